@@ -52,30 +52,3 @@ pub(crate) fn pool(
         source: std::io::Error::other(e),
     })
 }
-
-/// The methods of a builder that set its `settings`, each with its documentation.
-macro_rules! link_setters {
-    ($(#[$mtu:meta])+ mtu; $(#[$mac:meta])+ mac; $(#[$pool:meta])+ pool_bytes;) => {
-        $(#[$mtu])+
-        #[must_use]
-        pub fn mtu(mut self, mtu: usize) -> Self {
-            self.settings.mtu = Some(mtu);
-            self
-        }
-
-        $(#[$mac])+
-        #[must_use]
-        pub fn mac(mut self, mac: [u8; 6]) -> Self {
-            self.settings.mac = Some(mac);
-            self
-        }
-
-        $(#[$pool])+
-        #[must_use]
-        pub fn pool_bytes(mut self, bytes: usize) -> Self {
-            self.settings.pool_bytes = Some(bytes);
-            self
-        }
-    };
-}
-pub(crate) use link_setters;

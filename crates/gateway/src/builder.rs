@@ -40,51 +40,27 @@ impl Builder {
             routes: Arc::default(),
         }
     }
+}
 
+pagewire::parts::setters! {
+    Builder:
     /// What guests may reach, and which names they may ask for. By default: everything but this
     /// machine's loopback, and addresses of one link, such as those of cloud metadata.
-    pub fn rules(mut self, rules: Rules) -> Self {
-        self.rules = Arc::new(rules);
-        self
-    }
-
+    rules(rules: Rules): rules = Arc::new(rules);
     /// Asks `judge` first, in place of the rules where it has an opinion: for programs that embed a
     /// gateway. It may allow what the rules' built-in part forbids.
-    pub fn judge(mut self, judge: impl Judge + 'static) -> Self {
-        self.judge = Some(Arc::new(judge));
-        self
-    }
-
+    judge(judge: impl Judge + 'static): judge = Some(Arc::new(judge));
     /// Whom guests' DNS queries are passed to: the resolvers of this machine by default.
-    pub fn resolver(mut self, resolver: Resolver) -> Self {
-        self.resolver = resolver;
-        self
-    }
-
+    resolver(resolver: Resolver): resolver = resolver;
     /// Names that the gateway itself knows.
-    pub fn names(mut self, names: OwnNames) -> Self {
-        self.names = names;
-        self
-    }
-
+    names(names: OwnNames): names = names;
     /// What guests are told of names that the rules forbid.
-    pub fn denied_names(mut self, answer: DeniedName) -> Self {
-        self.denied = answer;
-        self
-    }
-
+    denied_names(answer: DeniedName): denied = answer;
     /// Where records of verdicts and connections go.
-    pub fn journal(mut self, journal: impl Journal + 'static) -> Self {
-        self.journal = Some(Arc::new(journal));
-        self
-    }
-
+    journal(journal: impl Journal + 'static): journal = Some(Arc::new(journal));
     /// How connections to the network are opened, in place of this process's own sockets: for
     /// programs that have their own way out, and for tests.
-    pub fn dialler(mut self, dialler: impl Dial + 'static) -> Self {
-        self.dialler = Arc::new(dialler);
-        self
-    }
+    dialler(dialler: impl Dial + 'static): dialler = Arc::new(dialler);
 }
 
 /// Settings of one guest.
@@ -144,36 +120,20 @@ impl GuestConfig {
         self.published.push(what);
         self
     }
+}
 
+pagewire::parts::setters! {
+    GuestConfig:
     /// Connections at once, dials included; more wait.
-    pub fn connections(mut self, limit: usize) -> Self {
-        self.connections = limit;
-        self
-    }
-
+    connections(limit: usize): connections = limit;
     /// Silence after which a connection is reset; `None`: never. 2 hours and 4 minutes by default.
-    pub fn idle(mut self, limit: Option<Duration>) -> Self {
-        self.idle = limit;
-        self
-    }
-
+    idle(limit: Option<Duration>): idle = limit;
     /// Bytes of memory that the guest's connections pin for data that the network has not taken: no
     /// more than a device has that receives by its own memory, of which it keeps a part for others.
-    pub fn receive_memory(mut self, bytes: usize) -> Self {
-        self.receive_memory = bytes;
-        self
-    }
-
+    receive_memory(bytes: usize): receive_memory = bytes;
     /// Bytes of memory for data from the network that the guest has not acknowledged.
-    pub fn pool_bytes(mut self, bytes: usize) -> Self {
-        self.pool_bytes = bytes;
-        self
-    }
-
+    pool_bytes(bytes: usize): pool_bytes = bytes;
     /// How long the guest's thread polls the device before it sleeps; see
     /// [`pagewire::HostBuilder::spin`].
-    pub fn spin(mut self, limit: Duration) -> Self {
-        self.spin = Some(limit);
-        self
-    }
+    spin(limit: Duration): spin = Some(limit);
 }

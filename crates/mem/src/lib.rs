@@ -38,6 +38,7 @@ mod region;
 mod release;
 mod reports;
 mod reserved;
+mod setters;
 mod sync;
 mod words;
 mod writer;

@@ -136,8 +136,9 @@ impl HostBuilder {
     }
 }
 
-/// # Packets that are not this host's
-impl HostBuilder {
+pagewire_mem::setters! {
+    /// # Packets that are not this host's
+    HostBuilder:
     /// Whether every unicast address counts as ours on the first link: as the destination of what comes
     /// in, and as the source of what leaves; off by default. A [`Service`](crate::services::Service) takes
     /// connections to all addresses by [`Stack::listen_every`](crate::services::Stack::listen_every).
@@ -154,11 +155,7 @@ impl HostBuilder {
     /// assert_eq!(listener.accept()?.0.local_addr()?, stream.peer_addr()?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn transparent(mut self, on: bool) -> Self {
-        self.transparent = on;
-        self
-    }
-
+    transparent(on: bool): transparent = on;
     /// Whether packets for other hosts are forwarded between links, by reference (Linux's
     /// `ip_forward`); off by default.
     ///
@@ -178,109 +175,68 @@ impl HostBuilder {
     /// assert_eq!(stream.peer_addr()?, listener.local_addr()?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn ip_forwarding(mut self, on: bool) -> Self {
-        self.ip_forwarding = on;
-        self
-    }
-
+    ip_forwarding(on: bool): ip_forwarding = on;
     /// Whether packets are dropped that did not come by the link of the route to their source
     /// (Linux's `rp_filter`); on by default, so that no peer can pretend to be on another link.
-    pub fn reverse_path_check(mut self, on: bool) -> Self {
-        self.reverse_path_check = on;
-        self
-    }
-
+    reverse_path_check(on: bool): reverse_path_check = on;
     /// Whether payload that loops back to an address of this host passes by reference. By default
     /// it is copied ([`CopyReason::LoopPrivate`](crate::memory::CopyReason::LoopPrivate)), because a
     /// receiver that never reads would hold the sender's memory for ever.
-    pub fn loopback_by_reference(mut self, on: bool) -> Self {
-        self.loopback_by_reference = on;
-        self
-    }
+    loopback_by_reference(on: bool): loopback_by_reference = on;
 }
 
-/// # Memory
-impl HostBuilder {
+pagewire_mem::setters! {
+    /// # Memory
+    HostBuilder:
     /// Bytes of memory for payload that is written by copy; touched only as far as used.
-    pub fn pool_bytes(mut self, bytes: usize) -> Self {
-        self.pool_bytes = Some(bytes);
-        self
-    }
-
+    pool_bytes(bytes: usize): pool_bytes = Some(bytes);
     /// Bytes of memory that all connections together may pin for unread or forwarded data: less
     /// than the device's receive memory. 48 MiB by default, three quarters of a tap's.
-    pub fn receive_memory(mut self, bytes: usize) -> Self {
-        self.receive_memory = Some(bytes);
-        self
-    }
-
+    receive_memory(bytes: usize): receive_memory = Some(bytes);
     /// Bytes of memory that zero-copy sends ([`TcpStream::send_zc`](crate::TcpStream::send_zc)) of this
     /// host may hold. By default all hosts of the process share the user's `RLIMIT_MEMLOCK`; a host
     /// with a number of its own does not count there.
-    pub fn zerocopy_memory(mut self, bytes: usize) -> Self {
-        self.zerocopy_memory = Some(bytes);
-        self
-    }
-
+    zerocopy_memory(bytes: usize): zerocopy_memory = Some(bytes);
     /// Bytes of memory for the notifications of one socket's zero-copy sends, unread or
     /// outstanding, at 704 bytes each; 1 MiB by default.
-    pub fn notification_memory(mut self, bytes: usize) -> Self {
-        self.notification_memory = Some(bytes);
-        self
-    }
-
+    notification_memory(bytes: usize): notification_memory = Some(bytes);
     /// How long memory that a peer on the pair link sent by
     /// [`TcpStream::send_zc`](crate::TcpStream::send_zc) may wait here unread before a private copy
     /// replaces it, so that the sender gets it back; `None`: for ever. A second by default, and never
     /// more than twice as long. Such copies count as
     /// [`CopyReason::LoopPrivate`](crate::memory::CopyReason::LoopPrivate).
-    pub fn received_deadline(mut self, limit: Option<Duration>) -> Self {
-        self.received_deadline = Some(limit);
-        self
-    }
+    received_deadline(limit: Option<Duration>): received_deadline = Some(limit);
 }
 
-/// # Sockets
-impl HostBuilder {
+pagewire_mem::setters! {
+    /// # Sockets
+    HostBuilder:
     /// Settings of new connections.
-    pub fn tcp_config(mut self, config: TcpConfig) -> Self {
-        self.tcp = config;
-        self
-    }
+    tcp_config(config: TcpConfig): tcp = config;
+    /// TCP Fast Open (RFC 7413): on which sides, and with which keys. By default, as on Linux, the
+    /// client side only; each connection asks for it
+    /// ([`ConnectOptions::fast_open`](crate::ConnectOptions::fast_open)), and each listener
+    /// ([`TcpListener::set_fast_open`](crate::TcpListener::set_fast_open)) unless the mode is
+    /// `SERVER_ALWAYS`.
+    fast_open(config: FastOpenConfig): fast_open = config;
+    /// Asks peers to send segments of whole pages of 4096 bytes, 1 to 15 pages each: their payload can
+    /// be mapped ([`TcpStream::map_available`](crate::TcpStream::map_available)) on links without
+    /// super-frames, too. The link's MTU must have room: at least
+    /// [`mtu_of_pages`](crate::tcp::mtu_of_pages), 4168 bytes for one page. Sets `max_mss` of the
+    /// connections' settings, according to their `timestamps`.
+    payload_pages(pages: u8): payload_pages = Some(pages);
+    /// What finds the addresses of names, such as `Dns` (feature `dns`). Without a resolver, the host
+    /// knows `localhost` only.
+    resolver(resolver: impl Resolver): resolver = Some(Arc::new(resolver));
+}
 
+impl HostBuilder {
     /// One setting of new connections: buffers, keep-alive, linger, Nagle's algorithm and more. Call it
     /// after [`tcp_config`](Self::tcp_config), which sets all.
     pub fn tcp_option(mut self, option: SocketOption) -> Self {
         if !option.apply(&mut self.tcp) {
             self.refused_option = Some(option);
         }
-        self
-    }
-
-    /// TCP Fast Open (RFC 7413): on which sides, and with which keys. By default, as on Linux, the
-    /// client side only; each connection asks for it
-    /// ([`ConnectOptions::fast_open`](crate::ConnectOptions::fast_open)), and each listener
-    /// ([`TcpListener::set_fast_open`](crate::TcpListener::set_fast_open)) unless the mode is
-    /// `SERVER_ALWAYS`.
-    pub fn fast_open(mut self, config: FastOpenConfig) -> Self {
-        self.fast_open = config;
-        self
-    }
-
-    /// Asks peers to send segments of whole pages of 4096 bytes, 1 to 15 pages each: their payload can
-    /// be mapped ([`TcpStream::map_available`](crate::TcpStream::map_available)) on links without
-    /// super-frames, too. The link's MTU must have room: at least
-    /// [`mtu_of_pages`](crate::tcp::mtu_of_pages), 4168 bytes for one page. Sets `max_mss` of the
-    /// connections' settings, according to their `timestamps`.
-    pub fn payload_pages(mut self, pages: u8) -> Self {
-        self.payload_pages = Some(pages);
-        self
-    }
-
-    /// What finds the addresses of names, such as `Dns` (feature `dns`). Without a resolver, the host
-    /// knows `localhost` only.
-    pub fn resolver(mut self, resolver: impl Resolver) -> Self {
-        self.resolver = Some(Arc::new(resolver));
         self
     }
 }

@@ -129,5 +129,5 @@ pub mod bench {
 #[doc(hidden)]
 pub mod parts {
     pub use pagewire_device::{forward_device, intercept};
-    pub use pagewire_mem::counters;
+    pub use pagewire_mem::{counters, setters};
 }

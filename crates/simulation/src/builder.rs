@@ -148,7 +148,7 @@ impl Builder {
     }
 }
 
-setters! {
+pagewire_mem::setters! {
     Builder:
     /// The seed of everything random. By default that of `PAGEWIRE_SEED` in the environment, else 0.
     seed(seed: u64): seed = Some(seed);
@@ -216,20 +216,3 @@ impl Builder {
         SimTime::ZERO.after(self.limit)
     }
 }
-
-/// Methods that change one setting each: the method and its argument, the setting, its new value.
-macro_rules! setters {
-    ($Settings:ty: $(
-        $(#[doc = $doc:literal])*
-        $name:ident($arg:ident: $kind:ty): $($setting:ident).+ = $value:expr;
-    )*) => {
-        impl $Settings {$(
-            $(#[doc = $doc])*
-            pub fn $name(mut self, $arg: $kind) -> Self {
-                self.$($setting).+ = $value;
-                self
-            }
-        )*}
-    };
-}
-pub(crate) use setters;

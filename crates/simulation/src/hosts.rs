@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use pagewire_stack::TcpConfig;
 
 use crate::HostId;
-use crate::builder::setters;
 use crate::clock::Skew;
 use crate::link::Link;
 use crate::world::World;
@@ -173,7 +172,7 @@ impl HostOptions {
     }
 }
 
-setters! {
+pagewire_mem::setters! {
     HostOptions:
     /// Bytes of memory for payload that it sends.
     memory(bytes: usize): memory = Some(bytes);

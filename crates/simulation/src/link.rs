@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use pagewire_device::{Aqm, Chance, FaultConfig, FaultConfigError, FaultRng};
 
-use crate::builder::setters;
 use crate::limits::{DEFAULT_LATENCY, DEFAULT_MTU, MIN_LATENCY, MIN_MTU};
 
 /// A link, one direction: what happens to a packet on its way. By default it takes a millisecond,
@@ -128,7 +127,7 @@ impl Link {
     }
 }
 
-setters! {
+pagewire_mem::setters! {
     Link:
     /// The time on the line. At least a microsecond, so that time moves when hosts talk.
     latency(time: Duration): faults.delay = time;

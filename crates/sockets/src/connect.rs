@@ -56,44 +56,9 @@ impl ConnectOptions {
         Self::default()
     }
 
-    /// The local address, which may be unspecified (`0.0.0.0`), and port, which may be 0.
-    pub fn local(mut self, address: SocketAddr) -> Self {
-        self.local = Some(address);
-        self
-    }
-
-    /// The only link that the connection uses (`SO_BINDTODEVICE`).
-    #[doc(alias = "SO_BINDTODEVICE")]
-    pub fn link(mut self, link: LinkId) -> Self {
-        self.link = Some(link);
-        self
-    }
-
     /// A setting that counts from the SYN on, such as the size of a buffer.
     pub fn option(mut self, option: SocketOption) -> Self {
         self.options.push(option);
-        self
-    }
-
-    /// The time to live of all packets, or their hop limit: 1 to 255 (`IP_TTL`). With 0 the call fails.
-    #[doc(alias = "IP_TTL")]
-    pub fn ttl(mut self, ttl: u8) -> Self {
-        self.marks.hop_limit = Some(ttl);
-        self
-    }
-
-    /// The type of service of all packets, or their traffic class (`IP_TOS`, `IPV6_TCLASS`). The two lowest
-    /// bits are TCP's own.
-    #[doc(alias("IP_TOS", "IPV6_TCLASS"))]
-    pub fn tos_v4(mut self, tos: u8) -> Self {
-        self.marks.traffic_class = tos & !crate::options::ECN;
-        self
-    }
-
-    /// How long all attempts together may take: names, and every address. The error is `TimedOut`. Without
-    /// a limit, TCP gives up an address that does not answer after some 130 seconds.
-    pub fn timeout(mut self, limit: Duration) -> Self {
-        self.timeout = Some(limit);
         self
     }
 
@@ -111,7 +76,28 @@ impl ConnectOptions {
         self.fast_open = Some(true);
         self
     }
+}
 
+pagewire_mem::setters! {
+    ConnectOptions:
+    /// The local address, which may be unspecified (`0.0.0.0`), and port, which may be 0.
+    local(address: SocketAddr): local = Some(address);
+    /// The only link that the connection uses (`SO_BINDTODEVICE`).
+    #[doc(alias = "SO_BINDTODEVICE")]
+    link(link: LinkId): link = Some(link);
+    /// The time to live of all packets, or their hop limit: 1 to 255 (`IP_TTL`). With 0 the call fails.
+    #[doc(alias = "IP_TTL")]
+    ttl(ttl: u8): marks.hop_limit = Some(ttl);
+    /// The type of service of all packets, or their traffic class (`IP_TOS`, `IPV6_TCLASS`). The two lowest
+    /// bits are TCP's own.
+    #[doc(alias("IP_TOS", "IPV6_TCLASS"))]
+    tos_v4(tos: u8): marks.traffic_class = tos & !crate::options::ECN;
+    /// How long all attempts together may take: names, and every address. The error is `TimedOut`. Without
+    /// a limit, TCP gives up an address that does not answer after some 130 seconds.
+    timeout(limit: Duration): timeout = Some(limit);
+}
+
+impl ConnectOptions {
     /// Begins to open a connection on the stack.
     fn start(
         &self,
@@ -326,42 +312,28 @@ impl BindOptions {
     pub fn new() -> Self {
         Self { backlog: 128, bind: pagewire_stack::BindOptions::default() }
     }
+}
 
+pagewire_mem::setters! {
+    BindOptions:
     /// How many connections may wait to be accepted.
-    pub fn backlog(mut self, connections: usize) -> Self {
-        self.backlog = connections;
-        self
-    }
-
+    backlog(connections: usize): backlog = connections;
     /// Whether the address may be that of other sockets that do not listen (`SO_REUSEADDR`). Connections in
     /// TIME-WAIT never count.
     #[doc(alias = "SO_REUSEADDR")]
-    pub fn reuse_address(mut self, on: bool) -> Self {
-        self.bind.reuse = on;
-        self
-    }
-
+    reuse_address(on: bool): bind.reuse = on;
     /// Whether several sockets may have the address, and share what arrives there (`SO_REUSEPORT`).
     #[doc(alias = "SO_REUSEPORT")]
-    pub fn reuse_port(mut self, on: bool) -> Self {
-        self.bind.reuse_port = on;
-        self
-    }
-
+    reuse_port(on: bool): bind.reuse_port = on;
     /// Whether `::` stands for addresses of IPv6 only (`IPV6_V6ONLY`).
     #[doc(alias = "IPV6_V6ONLY")]
-    pub fn v6_only(mut self, on: bool) -> Self {
-        self.bind.v6_only = on;
-        self
-    }
-
+    v6_only(on: bool): bind.v6_only = on;
     /// The only link of the socket (`SO_BINDTODEVICE`).
     #[doc(alias = "SO_BINDTODEVICE")]
-    pub fn link(mut self, link: LinkId) -> Self {
-        self.bind.link = Some(link);
-        self
-    }
+    link(link: LinkId): bind.link = Some(link);
+}
 
+impl BindOptions {
     /// Listens at one address.
     pub(crate) fn listen<R: Runtime>(
         &self,

@@ -21,7 +21,7 @@ use rustix::net::{RecvFlags, SocketType, sockopt};
 
 use crate::limits::{MAX_LINK_HEADER, SOCKET_BURST, SOCKET_RETRY, SOCKET_SEND_BUFFER};
 use crate::port::limits::MIN_ETHERNET;
-use crate::settings::{LinkSettings, link_setters};
+use crate::settings::LinkSettings;
 use crate::socket::{self, PlainCard, card_methods};
 use crate::socket_sys::{self, Name, Pieces};
 use crate::{Device, DeviceCounters, DeviceError, socket_path};
@@ -52,20 +52,22 @@ pub struct DatagramLink {
 
 /// Settings of a [`DatagramLink`].
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct DatagramLinkBuilder {
     settings: LinkSettings,
 }
 
-impl DatagramLinkBuilder {
-    link_setters! {
-        /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6); 1,500 by default.
-        mtu;
-        /// The stack's link address, a unicast one; by default derived from the socket's path.
-        mac;
-        /// Memory to receive into, in bytes; 16 MiB by default, at least 1 MiB. Touched only as used.
-        pool_bytes;
-    }
+pagewire_mem::setters! {
+    DatagramLinkBuilder:
+    /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6); 1,500 by default.
+    mtu(mtu: usize): settings.mtu = Some(mtu);
+    /// The stack's link address, a unicast one; by default derived from the socket's path.
+    mac(mac: [u8; 6]): settings.mac = Some(mac);
+    /// Memory to receive into, in bytes; 16 MiB by default, at least 1 MiB. Touched only as used.
+    pool_bytes(bytes: usize): settings.pool_bytes = Some(bytes);
+}
 
+impl DatagramLinkBuilder {
     /// Binds a socket at `path`. The device's drop removes it, unless the process has given up the
     /// right to by then (a sandbox). A socket that nobody has open is replaced.
     ///

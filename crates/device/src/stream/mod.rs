@@ -31,7 +31,7 @@ use rustix::net::{SocketFlags, SocketType, accept_with};
 use inbox::{Inbox, Malformed};
 
 use crate::limits::{ACCEPT_RETRY, MAX_SOCKET_FRAME, SOCKET_BURST, SOCKET_RETRY, STREAM_READ};
-use crate::settings::{LinkSettings, link_setters};
+use crate::settings::LinkSettings;
 use crate::socket::{self, PlainCard, card_methods};
 use crate::socket_sys::{self, Pieces};
 use crate::{Device, DeviceCounters, DeviceError, socket_path};
@@ -84,20 +84,22 @@ enum Source {
 
 /// Settings of a [`StreamLink`].
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct StreamLinkBuilder {
     settings: LinkSettings,
 }
 
-impl StreamLinkBuilder {
-    link_setters! {
-        /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6); 1,500 by default.
-        mtu;
-        /// The stack's link address, a unicast one; by default derived from the socket's path.
-        mac;
-        /// Memory to receive into, in bytes; 16 MiB by default, at least 1 MiB. Touched only as used.
-        pool_bytes;
-    }
+pagewire_mem::setters! {
+    StreamLinkBuilder:
+    /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6); 1,500 by default.
+    mtu(mtu: usize): settings.mtu = Some(mtu);
+    /// The stack's link address, a unicast one; by default derived from the socket's path.
+    mac(mac: [u8; 6]): settings.mac = Some(mac);
+    /// Memory to receive into, in bytes; 16 MiB by default, at least 1 MiB. Touched only as used.
+    pool_bytes(bytes: usize): settings.pool_bytes = Some(bytes);
+}
 
+impl StreamLinkBuilder {
     /// Listens at `path`, where one peer at a time may connect, and others after it. The device's
     /// drop removes the socket, unless the process has given up the right to by then (a sandbox). A
     /// socket without a listener is replaced.

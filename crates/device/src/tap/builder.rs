@@ -15,7 +15,7 @@ use super::netlink::{Link, Netlink};
 use super::sys::{self, Queues, Step};
 use super::{Tap, TapQueues, errno};
 use crate::DeviceError;
-use crate::settings::{self, LinkSettings, link_setters};
+use crate::settings::{self, LinkSettings};
 use pagewire_mem::link::{Capabilities, HeaderSplit};
 
 /// Settings of a [`Tap`].
@@ -28,6 +28,7 @@ use pagewire_mem::link::{Capabilities, HeaderSplit};
 /// # Ok::<(), pagewire_device::DeviceError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct TapBuilder {
     name: Option<String>,
     settings: LinkSettings,
@@ -49,50 +50,42 @@ pub struct TapParts {
     pub mtu: usize,
 }
 
-impl TapBuilder {
-    /// The defaults, without a name: the kernel chooses one (`pw0`, `pw1`, …), or
-    /// [`adopt`](Self::adopt) finds one.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
+pagewire_mem::setters! {
+    TapBuilder:
     /// Name of the network device, up to 15 bytes. A device that does not exist is made, and
     /// vanishes with its last queue. Without a name the kernel chooses one (`pw0`, `pw1`, …).
     ///
     /// A new device has room for 16,384 received frames in each queue. An existing one keeps its
     /// length, 1000 by default (`ip link set pw0 txqueuelen 16384`): with thousands of connections
     /// the kernel then drops frames that they send at the same time.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
+    name(name: impl Into<String>): name = Some(name.into());
+    /// Largest IP packet in bytes, 1,280 to 65,521 [default: the device's own; 1,500 of a new one].
+    mtu(mtu: usize): settings.mtu = Some(mtu);
+    /// The stack's link address, a unicast one. By default it is derived from the kernel side's.
+    mac(mac: [u8; 6]): settings.mac = Some(mac);
+    /// Memory to receive into, in bytes per queue; by default 64 MiB, touched only as far as used.
+    pool_bytes(bytes: usize): settings.pool_bytes = Some(bytes);
+}
 
-    link_setters! {
-        /// Largest IP packet in bytes, 1,280 to 65,521 [default: the device's own; 1,500 of a new one].
-        mtu;
-        /// The stack's link address, a unicast one. By default it is derived from the kernel side's.
-        mac;
-        /// Memory to receive into, in bytes per queue; by default 64 MiB, touched only as far as used.
-        pool_bytes;
+impl TapBuilder {
+    /// The defaults, without a name: the kernel chooses one (`pw0`, `pw1`, …), or
+    /// [`adopt`](Self::adopt) finds one.
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// An address of the kernel's side, as in `10.77.0.1/24` or `fd77::1/64`; repeatable.
-    #[must_use]
     pub fn host_address(mut self, address: impl Display) -> Self {
         self.host_addresses.push(address.to_string());
         self
     }
 
     /// Several of [`host_address`](Self::host_address).
-    #[must_use]
     pub fn host_addresses<A: Display>(self, addresses: impl IntoIterator<Item = A>) -> Self {
         addresses.into_iter().fold(self, Self::host_address)
     }
 
     /// A router for the kernel's side, in a network of its addresses; repeatable.
-    #[must_use]
     pub fn host_gateway(mut self, router: IpAddr) -> Self {
         self.host_gateways.push(router);
         self

@@ -17,7 +17,7 @@ use crate::DeviceError;
 use crate::limits::{MAX_MTU, MIN_MTU};
 use crate::port::limits::MIN_POOL_BYTES;
 use crate::port::{Port, PortConfig, PortTable, SendBuffer};
-use crate::settings::{LinkSettings, link_setters};
+use crate::settings::LinkSettings;
 use crate::socket_path::derive_mac;
 use pagewire_mem::link::{Capabilities, Medium};
 
@@ -29,6 +29,7 @@ use pagewire_mem::link::{Capabilities, Medium};
 /// # Ok::<(), pagewire_device::DeviceError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct VhostUserBuilder {
     settings: LinkSettings,
     queue_pairs: Option<usize>,
@@ -39,64 +40,35 @@ pub struct VhostUserBuilder {
     trusted: bool,
 }
 
-impl VhostUserBuilder {
-    link_setters! {
-        /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6); 1,500 by default. The
-        /// guest has an MTU of its own: give it the same (`host_mtu=` of QEMU's `virtio-net-pci`).
-        mtu;
-        /// The stack's link address, a unicast one; by default derived from the socket's path.
-        mac;
-        /// Memory for copied frames, in bytes; by default 16 MiB, at least 1 MiB. Touched only as
-        /// used.
-        pool_bytes;
-    }
-
+pagewire_mem::setters! {
+    VhostUserBuilder:
+    /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6); 1,500 by default. The
+    /// guest has an MTU of its own: give it the same (`host_mtu=` of QEMU's `virtio-net-pci`).
+    mtu(mtu: usize): settings.mtu = Some(mtu);
+    /// The stack's link address, a unicast one; by default derived from the socket's path.
+    mac(mac: [u8; 6]): settings.mac = Some(mac);
+    /// Memory for copied frames, in bytes; by default 16 MiB, at least 1 MiB. Touched only as
+    /// used.
+    pool_bytes(bytes: usize): settings.pool_bytes = Some(bytes);
     /// Most queue pairs that a guest may use: 1 by default, at most 64.
-    #[must_use]
-    pub fn queue_pairs(mut self, pairs: usize) -> Self {
-        self.queue_pairs = Some(pairs);
-        self
-    }
-
+    queue_pairs(pairs: usize): queue_pairs = Some(pairs);
     /// Shortest frame, in bytes, that is passed by reference; 1,024 by default. `usize::MAX`: none.
-    #[must_use]
-    pub fn by_reference_from(mut self, bytes: usize) -> Self {
-        self.by_reference = Some(bytes);
-        self
-    }
-
+    by_reference_from(bytes: usize): by_reference = Some(bytes);
     /// How many bytes of copied frames may be outstanding; unlimited by default, and only then are
     /// frames built in place. A guest whose frames find no room waits.
-    #[must_use]
-    pub fn send_buffer(mut self, send_buffer: SendBuffer) -> Self {
-        self.send_buffer = send_buffer;
-        self
-    }
-
+    send_buffer(send_buffer: SendBuffer): send_buffer = send_buffer;
     /// The ports between which a hook may redirect frames to and from this one.
-    #[must_use]
-    pub fn table(mut self, table: &Arc<PortTable>) -> Self {
-        self.table = Some(Arc::clone(table));
-        self
-    }
-
+    table(table: &Arc<PortTable>): table = Some(Arc::clone(table));
     /// The resources that front ends may use, across sessions.
-    #[must_use]
-    pub fn front_end_limits(mut self, limits: FrontEndLimits) -> Self {
-        self.limits = limits;
-        self
-    }
-
+    front_end_limits(limits: FrontEndLimits): limits = limits;
     /// Whether front ends are trusted not to harm this process; they are not by default. A trusted
     /// one may share huge pages, and could punch holes into them, which kills a process that
     /// touches such a page. Its guest is interrupted by a plain write, which the front end could
     /// make wait for ever, and with it this host. The guest itself is trusted in neither case.
-    #[must_use]
-    pub fn trust_front_end(mut self, trusted: bool) -> Self {
-        self.trusted = trusted;
-        self
-    }
+    trust_front_end(trusted: bool): trusted = trusted;
+}
 
+impl VhostUserBuilder {
     /// Listens on a Unix socket at `path`, where one front end at a time may connect: `qemu …
     /// -chardev socket,id=c0,path=PATH,reconnect=1 -netdev vhost-user,id=n0,chardev=c0`. The
     /// device's drop removes the socket. A socket without a listener is replaced.
