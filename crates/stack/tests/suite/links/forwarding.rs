@@ -113,7 +113,7 @@ fn streams_pass_both_ways_by_reference_and_super_frames_whole() {
 #[test]
 fn super_frames_are_cut_for_a_link_that_cannot() {
     // The second card gathers nothing, so whole frames are made for it.
-    let flat = |mac| Capabilities { max_frags: 0, ..able(mac) };
+    let flat = |mac| Capabilities { max_frags: 0, ..plain(mac) };
     for (to, gathers) in RIGHT_PEER.into_iter().flat_map(|to| [(to, true), (to, false)]) {
         let mut world = match gathers {
             true => World::three_with(middle(), able, plain),
