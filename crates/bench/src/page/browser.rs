@@ -54,7 +54,9 @@ fn open(page: &Path) -> Seen {
         .expect("the browser runs");
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{log}");
-    let errors = log.lines().filter(|line| line.contains(":CONSOLE")).map(str::to_owned).collect();
+    // Pages of the browser itself write there, too.
+    let ours = |line: &&str| line.contains(":CONSOLE") && !line.contains("source: chrome://");
+    let errors = log.lines().filter(ours).map(str::to_owned).collect();
     Seen { dom: String::from_utf8_lossy(&output.stdout).into_owned(), errors }
 }
 

@@ -200,7 +200,7 @@ fn a_wait_that_moves_to_another_task_wakes_that_one() {
     let sender = client.udp("10.0.0.2:9000").unwrap();
     let hello = || assert_eq!(sender.send_to(b"hello", "10.0.0.1:9000").unwrap(), 5);
     let got = moves(socket.recv_message(), hello).unwrap();
-    assert_eq!((got.payload.len(), got.to.to_string().as_str()), (5, "10.0.0.1:9000"));
+    assert_eq!((got.payload.len(), got.to.to_string().as_str()), (5, "10.0.0.1"));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Two stacks in virtual time, with a descriptor table on each: a thread that waits turns the
 //! clock.
 
-#![allow(unreachable_pub)]
+#![allow(dead_code, unreachable_pub)]
 
 use std::future::Future;
 use std::io;
