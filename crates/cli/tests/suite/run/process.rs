@@ -170,9 +170,10 @@ print('well')
 #[test]
 fn on_a_terminal_it_is_interrupted_stopped_and_continued_as_without_run() {
     let Some(lab) = Lab::new(&["python3", "bash"]) else { return };
-    // A shell that ends a read for each signal that it handles.
-    let program = "trap 'echo interrupted' INT; trap 'echo continued' CONT; echo ready; \
-                   until read line; do :; done; echo got $line; exit 7";
+    // A shell that ends a read, and may end a write, for each signal that it handles.
+    let program = "say() { until echo $@; do :; done; }; \
+                   trap 'say interrupted' INT; trap 'say continued' CONT; say ready; \
+                   until read line; do :; done; say got $line; exit 7";
     let with = lab
         .command("python3")
         .args(["-c", SHELL, PAGEWIRE, "run", "--", "bash", "-c", program])
