@@ -42,10 +42,13 @@ fn shutting_down_delivers_what_is_queued_and_ends_the_stream() {
 
 #[test]
 fn a_stream_that_was_dropped_before_is_delivered_too() {
-    let report = delivers(joined(), |server, far| {
-        drop(far);
-        server.shutdown(PATIENCE)
-    });
+    const LEN: usize = 1 << 20;
+    let Joined { server, client: _client, far, near, .. } = joined();
+    far.send(vec![7; LEN]).expect("send");
+    drop(far);
+    let reader = thread::spawn(move || read_all(&near));
+    let report = server.shutdown(PATIENCE);
+    assert_eq!(reader.join().expect("reader"), LEN);
     assert_eq!(report.reset, 0, "{report:?}");
 }
 
