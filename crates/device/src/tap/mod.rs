@@ -4,13 +4,12 @@
 //! `predict` (where its payload should land), `bulk_flows` and `lanes` (several bulk flows at once),
 //! `builder` (making the device), and the leaves `netlink` and `sys` (and the crate's `vnet`).
 //!
-//! What a profile of this driver with a minimal TCP in front of it said (MTU 1500, two cores), and what that
-//! decided:
+//! Where the time goes, and what that decided:
 //!
-//! - Nearly all of it is in the kernel. Sending: its copy (a third), its TCP, which runs inside
-//!   `writev` (a quarter), waking its reader (a tenth), its buffers. Nothing in the driver matters
-//!   beside the number of frames: super-frames of 64 KiB are the lever.
-//! - Asking for frames after each one sent, instead of each burst of eight, costs an eighth.
+//! - Nearly all of it is in the kernel. Sending: its copy, its TCP, which runs inside `writev`, waking its
+//!   reader, its buffers. Nothing in the driver matters beside the number of frames: super-frames of 64 KiB
+//!   are the lever.
+//! - Frames are asked for after each burst of eight sent, because asking after each one costs more.
 //! - The old virtio header of 10 bytes is enough; the 12-byte one says nothing more on a tap.
 //! - 2 MiB of receive memory are reused while they come back in time (`mem`'s `HOT_PAGES`): no
 //!   slower than walking the pool, and only that much is ever touched, so it is not populated
