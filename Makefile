@@ -18,8 +18,8 @@ test:
 test-long:
 	scripts/install-test-packages
 	cargo build --release --package pagewire-cli
-	cargo test --release --package pagewire-simulation-crates --no-run
-	$(tied) scripts/isolate cargo test --offline --release --package pagewire-simulation-crates --no-fail-fast
+	cargo test --release --package pagewire-interop --no-run
+	$(tied) scripts/isolate cargo test --offline --release --package pagewire-interop --no-fail-fast
 	RUSTFLAGS="--cfg tokio_unstable" cargo test --package pagewire-simulation --lib --tests --target-dir target/unstable --no-run
 	RUSTFLAGS="--cfg tokio_unstable" $(tied) scripts/isolate cargo test --offline --package pagewire-simulation --lib --tests --target-dir target/unstable --no-fail-fast
 

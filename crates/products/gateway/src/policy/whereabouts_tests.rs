@@ -1,0 +1,125 @@
+//! What the kernel says of its own addresses.
+
+use pagewire_testkit::{Need, Netns, can, ip};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::*;
+
+const NOW: Instant = Instant::from_millis(1);
+
+fn is_ours(whereabouts: &mut Whereabouts, address: &str) -> Option<bool> {
+    whereabouts.is_ours(NOW, address.parse().unwrap())
+}
+
+#[test]
+fn this_machines_addresses_are_its_own_and_a_strangers_are_not() {
+    let mut whereabouts = Whereabouts::default();
+    assert_eq!(is_ours(&mut whereabouts, "127.0.0.1"), Some(true));
+    assert_eq!(is_ours(&mut whereabouts, "127.9.9.9"), Some(true));
+    assert_eq!(is_ours(&mut whereabouts, "::1"), Some(true));
+    // RFC 5737: documentation.
+    assert_eq!(is_ours(&mut whereabouts, "192.0.2.1"), Some(false));
+}
+
+#[test]
+fn every_address_of_an_interface_is_ours_the_second_of_a_network_too() {
+    if !can(&[Need::Root, Need::Program("ip")]) {
+        return;
+    }
+    Netns::new().inside(|| {
+        ip("link set lo up");
+        ip("link add near type veth peer name far");
+        ip("link set near up");
+        ip("link set far up");
+        for address in ["192.0.2.10/24", "192.0.2.11/24", "198.51.100.1/32"] {
+            ip(&format!("address add {address} dev near"));
+        }
+        for address in ["2001:db8::10/64", "2001:db8::11/64"] {
+            ip(&format!("address add {address} dev near nodad"));
+            // The kernel takes packets to it once the link has a carrier.
+            while !ip("-6 route show table local").contains(address.trim_end_matches("/64")) {
+                std::thread::yield_now();
+            }
+        }
+        ip("route add local 203.0.113.0/24 dev lo");
+        ip("route add unreachable 10.1.0.0/16");
+        ip("route add prohibit 10.2.0.0/16");
+        ip("route add blackhole 10.3.0.0/16");
+        let mut whereabouts = Whereabouts::default();
+        for ours in [
+            "192.0.2.10",
+            "192.0.2.11",
+            "192.0.2.255",
+            "198.51.100.1",
+            "203.0.113.77",
+            "2001:db8::10",
+            "2001:db8::11",
+        ] {
+            assert_eq!(is_ours(&mut whereabouts, ours), Some(true), "{ours}");
+        }
+        for other in ["192.0.2.12", "8.8.8.8", "10.1.0.1", "10.2.0.1", "2001:db8::12"] {
+            assert_eq!(is_ours(&mut whereabouts, other), Some(false), "{other}");
+        }
+        assert_eq!(is_ours(&mut whereabouts, "10.3.0.1"), None);
+    });
+}
+
+#[test]
+fn a_question_needs_no_free_descriptor() {
+    let mut whereabouts = Whereabouts::default();
+    let before = getrlimit(Resource::Nofile);
+    let none = Rlimit { current: Some(0), ..before };
+    setrlimit(Resource::Nofile, none).unwrap();
+    let opened = std::net::UdpSocket::bind("127.0.0.1:0");
+    let said = is_ours(&mut whereabouts, "192.0.2.1");
+    setrlimit(Resource::Nofile, before).unwrap();
+    assert_eq!(opened.unwrap_err().raw_os_error(), Some(libc::EMFILE));
+    assert_eq!(said, Some(false));
+}
+
+#[test]
+fn what_the_kernel_does_not_say_is_not_known() {
+    let mut whereabouts = Whereabouts::new(Arc::new(Routes::closed()));
+    assert_eq!(is_ours(&mut whereabouts, "192.0.2.1"), None);
+    assert_eq!(is_ours(&mut whereabouts, "127.0.0.1"), Some(true));
+    // Nor is it taken for known later.
+    assert_eq!(is_ours(&mut whereabouts, "192.0.2.1"), None);
+}
+
+#[test]
+fn a_kernel_that_does_not_know_its_loopback_address_is_not_believed() {
+    if !can(&[Need::Root]) {
+        return;
+    }
+    // The loopback interface of a new namespace is down, so its address leads nowhere.
+    Netns::new().inside(|| {
+        let routes = Routes::default();
+        assert!(routes.check().is_err());
+        let mut whereabouts = Whereabouts::new(Arc::new(routes));
+        assert_eq!(is_ours(&mut whereabouts, "192.0.2.1"), None);
+    });
+}
+
+#[test]
+fn an_answer_that_is_none_is_an_error() {
+    let mut answer = question("192.0.2.1".parse().unwrap(), 1);
+    assert!(read(&answer).is_err());
+    answer[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
+    for (code, says) in
+        [(libc::ENETUNREACH, Some(false)), (libc::ENOBUFS, None), (libc::EINVAL, None)]
+    {
+        answer[HEADER..HEADER + 4].copy_from_slice(&(-code).to_ne_bytes());
+        assert_eq!(read(&answer).ok(), says);
+    }
+    assert!(read(&[]).is_err());
+}
+
+#[test]
+fn what_is_remembered_has_a_limit() {
+    let mut whereabouts = Whereabouts::default();
+    for n in 0..2 * OURS_DESTINATIONS as u32 {
+        let address = IpAddr::V4((0xc000_0200 + n).into());
+        whereabouts.is_ours(NOW, address);
+        assert!(whereabouts.known.len() <= OURS_DESTINATIONS);
+    }
+}
