@@ -1,4 +1,4 @@
-//! What must hold for the pages of the book: each is in SUMMARY.md, links lead somewhere, and Rust is
+//! Requirements of the book's pages: each page is in SUMMARY.md, links lead somewhere, and Rust is
 //! tested.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -64,7 +64,7 @@ pub fn tcp_connection(data: &[u8]) -> Progress {
     progress
 }
 
-/// What comes after the end is 0.
+/// The rest of the input. Every read past the end gives 0.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -93,7 +93,7 @@ fn byte_at(seq: Seq) -> u8 {
     (seq.0.wrapping_mul(0x9e37_79b1) >> 24) as u8
 }
 
-/// What the first bytes choose.
+/// Makes the configuration that the first three bytes choose.
 fn settings([one, two, three]: [u8; 3]) -> Config {
     let on = |byte: u8, bit: u8| byte & 1 << bit != 0;
     let buffer = if on(one, 4) { 16 << 10 } else { 256 << 10 };
@@ -152,11 +152,11 @@ struct Run {
     read: Option<Seq>,
     /// The next byte that the application writes.
     write: Seq,
-    /// What the connection acknowledged last.
+    /// The last acknowledgement number that the connection sent.
     acknowledged: Option<Seq>,
-    /// The right edge of the window that it announced last.
+    /// The right edge of the last window that the connection announced.
     edge: Option<Seq>,
-    /// How that is scaled, if the peer scales too.
+    /// The connection's window scale, if both sides offered one.
     scale: u8,
     peer_scales: bool,
     /// Behind the last of what the connection sent.
@@ -356,7 +356,7 @@ impl Run {
 
     fn verb(&mut self, verb: u8, input: &mut Input<'_>) {
         let now = self.now;
-        // What was added later has the upper quarter.
+        // Bytes below 0xc0 keep the meaning that they had before later operations got the upper quarter.
         match if verb < 0xc0 { verb % 12 } else { 12 + verb % 16 } {
             0 => _ = self.with(|conn, env| conn.shutdown_write(env)),
             1 => _ = self.with(|conn, env| conn.shutdown_read(env)),
@@ -475,7 +475,7 @@ impl Run {
         assert!(pinned <= bound, "{pinned} bytes pinned, {bound} allowed");
     }
 
-    /// What the connection knows of itself adds up.
+    /// Checks that the connection's numbers agree with each other.
     fn check_numbers(&self) {
         if self.conn.state() == State::Closed {
             return;
@@ -502,7 +502,7 @@ impl Run {
             assert!(segments < 40_000, "it never stops sending");
             empty += usize::from(segment.payload.is_empty());
             let (header, mut at) = (segment.header, segment.header.seq);
-            // Its number may be the peer's wish.
+            // A reset may carry a sequence number that the peer asked for.
             if header.flags.contains(Flags::RST) {
                 assert!(segment.payload.is_empty());
                 continue;

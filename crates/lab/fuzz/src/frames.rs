@@ -34,11 +34,11 @@ use pagewire_stack::{
 /// port 80 and has a datagram socket at 53, and it is connecting to 10.0.0.2:9.
 pub(crate) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Its station on the second link. Its addresses there are 10.0.1.1/24 and fd01::1/64.
+/// The stack's station on the second link. The stack has 10.0.1.1/24 and fd01::1/64 there.
 const SECOND_MAC: [u8; 6] = [2, 0, 0, 0, 0, 3];
 
 const MTU: usize = 1500;
-/// Of the second link.
+/// MTU of the second link.
 const SECOND_MTU: usize = 1280;
 /// Verbs in one input: each may do as much work as a frame.
 const MAX_VERBS: usize = 256;
@@ -74,7 +74,7 @@ pub fn gateway_frames(data: &[u8]) -> Depth {
     run(Run::new(Purpose::Gateway), data)
 }
 
-/// What the stack is for.
+/// The role that the first byte of the input gives to the stack.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Router,
@@ -105,7 +105,7 @@ fn run(mut run: Run, data: &[u8]) -> Depth {
     Depth { completed: run.sends.completed, forwarded, ..run.depth }
 }
 
-/// What a peer knows of a connection from what the stack sent.
+/// A peer's knowledge of a connection, learnt from segments that the stack sent.
 #[derive(Default)]
 struct Flow {
     next: u32,
@@ -114,7 +114,7 @@ struct Flow {
 
 struct Run {
     purpose: Purpose,
-    /// Of a gateway: requests that wait, and how many were answered.
+    /// Requests of the wildcard listener that wait for an answer. Only a gateway has some.
     waiting: Vec<RequestId>,
     answers: usize,
     stack: Stack,
@@ -316,7 +316,7 @@ impl Run {
         self.stack.end_turn();
         let used = self.stack.receive_memory_used();
         assert!(used <= 512 << 10, "{used} bytes are pinned by what nobody reads");
-        // Those of the start, and at most one for each frame and each verb.
+        // Five sockets exist from the start. Each frame and each call makes one more at most.
         let most = 5 + self.frames + self.verbs;
         assert!(self.stack.socket_count() <= most, "more sockets than anybody asked for");
     }
@@ -497,7 +497,7 @@ fn follow(frame: &mut [u8], port: Option<u16>, flows: Option<&BTreeMap<(u16, u16
     if frame.len() < at + if quoted { 8 } else { 20 } {
         return;
     }
-    // What is quoted was sent by the stack.
+    // An error quotes a packet that the stack sent: source and destination are swapped.
     let (ours, peers) = if quoted { (at, at + 2) } else { (at + 2, at) };
     if let Some(port) = port {
         frame[ours..ours + 2].copy_from_slice(&port.to_be_bytes());

@@ -1,4 +1,4 @@
-//! What the fuzz targets do with their bytes. Shared with the test that replays the corpus, so
+//! The bodies of the fuzz targets. The test that replays the corpus has this file, too, so
 //! that `make test` runs every input that was ever of interest.
 //!
 //! In `fuzz/corpus`, inputs with a name and a number are seeds: valid inputs, each with every length and

@@ -75,7 +75,7 @@ struct Host {
     files: Files,
     /// Descriptors that exist.
     open: Vec<Fd>,
-    /// Those, and some closed ones.
+    /// Open descriptors, and some closed ones.
     known: Vec<Fd>,
 }
 

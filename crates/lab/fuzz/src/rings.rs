@@ -302,7 +302,7 @@ impl World {
                 },
                 2 => Fill { buffer: u32::from(c) << (b % 24), group: u16::from(a >> 2) },
                 _ => match self.held.get(n) {
-                    // It stays in the list, and goes back again.
+                    // A filled entry stays in the list and is filled again.
                     Some(entry) => entry.fill(),
                     None => break,
                 },
@@ -510,7 +510,7 @@ impl World {
 
     fn pass(&mut self, time: Duration) {
         let until = self.sim.now() + time;
-        // So many steps of a network of two are more than a minute of anything.
+        // A network of two stations needs fewer steps for a minute of any traffic.
         for _ in 0..20_000 {
             match self.sim.poll_timeout().expect("a network") {
                 Some(at) if at <= until => _ = self.sim.step().expect("a step"),

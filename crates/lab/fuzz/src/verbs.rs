@@ -1,4 +1,4 @@
-//! What else an application does with the sockets of `frames.rs`: flags, options, zero copy with
+//! Calls of an application on the sockets of `frames.rs` beyond the plain ones: flags, options, zero copy with
 //! notifications, urgent data, Fast Open.
 //!
 //! Every send with a notification that was taken completes once, in ranges that are checked against
@@ -75,7 +75,7 @@ pub(crate) fn tcp<T>(
     call(&mut stack.as_tcp(id)?)
 }
 
-/// One verb for the socket `id`, with two bytes that say how.
+/// Makes one call on the socket `id`. Two bytes of the input choose the call and its arguments.
 pub(crate) fn more(
     stack: &mut Stack,
     now: Instant,

@@ -29,8 +29,8 @@ pub type User = *mut c_void;
 /// The table, and its functions.
 macro_rules! table {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $kind:ty),*) -> $out:ty => |$user:ident| $call:expr;)*) => {
-        /// What `packetdrill_interface_init` fills in. `fcntl` and `ioctl`, variadic in C, take their
-        /// argument as a machine word: on x86-64 and AArch64 Linux it uses the same register.
+        /// The table that `packetdrill_interface_init` fills in. `fcntl` and `ioctl`, variadic in C, take their
+        /// argument as a machine word: on x86-64 and AArch64 Linux a variadic call uses the same register.
         #[repr(C)]
         #[derive(Clone, Copy, Debug)]
         #[allow(missing_docs)] // Each is the system call of its name.
@@ -172,7 +172,7 @@ pub(crate) fn failed(errno: Errno) -> isize {
     -1
 }
 
-/// What a call returns.
+/// A result that C code gets as a number.
 trait Answer {
     fn number(self) -> isize;
 }

@@ -7,7 +7,7 @@ use pagewire_stack::Cidr;
 
 use crate::limits::{MSS, MTU_V4, MTU_V6};
 
-/// What `--so_flags` says: a list of `name=value`, separated by commas.
+/// The parsed `--so_flags`: a list of `name=value`, separated by commas.
 ///
 /// | flag | meaning |
 /// |---|---|
@@ -43,7 +43,7 @@ pub enum FlagError {
     Value {
         /// The flag, as given.
         flag: String,
-        /// What is wrong with it.
+        /// The reason why the value is refused.
         why: String,
     },
     /// There is no address.

@@ -1,4 +1,4 @@
-//! What flags may say.
+//! Requirements of the parser of `--so_flags`.
 
 use super::*;
 

@@ -24,7 +24,7 @@ use calls::Interface;
 use plugin::Plugin;
 pub(crate) use preload::forget;
 
-/// What packetdrill calls first: makes a stack as `flags` says (`--so_flags`; null without), and fills
+/// The entry point that packetdrill calls first. Makes a stack as `flags` says (`--so_flags`; null without), and fills
 /// in `table`. Ends the process with a message if that fails: there is no other way to report it.
 ///
 /// # Safety

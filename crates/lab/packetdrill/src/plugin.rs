@@ -1,4 +1,4 @@
-//! What `userdata` points to: the descriptors, their world, and its settings.
+//! The target of `userdata`: the descriptors, their world, and its settings.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -12,7 +12,7 @@ use crate::settings::SettingsFile;
 use crate::wire::Wire;
 use crate::world::World;
 
-/// One script's stack.
+/// The stack of one script.
 #[derive(Debug)]
 pub struct Plugin {
     /// The descriptors.

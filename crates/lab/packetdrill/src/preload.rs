@@ -1,4 +1,4 @@
-//! What packetdrill calls in the C library, not through the table: with the object in `LD_PRELOAD`,
+//! Calls that packetdrill makes to the C library instead of the table: with the object in `LD_PRELOAD`,
 //! these replace the C library's `getsockopt` and `sendfile` for our descriptors.
 
 use core::ffi::{c_int, c_void};

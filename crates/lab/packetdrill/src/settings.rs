@@ -170,13 +170,13 @@ fn apply_tcp(tcp: &mut TcpConfig, name: &str, value: &str) {
 #[derive(Debug)]
 pub struct SettingsFile {
     path: PathBuf,
-    seen: Option<Seen>,
+    seen: Option<FileState>,
     settings: Settings,
 }
 
-/// What a change of the file changes: one that only appends changes the length.
+/// Length and time of the file, from which a change is noticed. Appending changes the length within one tick of the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+struct FileState {
     len: u64,
     modified: SystemTime,
 }
@@ -200,7 +200,7 @@ impl SettingsFile {
     /// The file is there but cannot be read.
     pub fn changed(&mut self) -> io::Result<Option<&Settings>> {
         let seen = match fs::metadata(&self.path) {
-            Ok(found) => Seen { len: found.len(), modified: found.modified()? },
+            Ok(found) => FileState { len: found.len(), modified: found.modified()? },
             Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(why) => return Err(why),
         };

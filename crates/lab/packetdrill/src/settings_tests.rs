@@ -1,4 +1,4 @@
-//! What a file of settings may say.
+//! Requirements of the parser of settings files.
 
 use pagewire_stack::{Cidr, StackConfig};
 

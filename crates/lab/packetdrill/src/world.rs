@@ -13,7 +13,7 @@
 //! Only [`World::sleep`], [`World::receive`] and, by a microsecond, [`World::look`] move time. The
 //! thread that moves it, or hands in a packet, settles before and afterwards (`World::settle`):
 //! every waiting thread checks whether it is done, and if so finishes its call before time goes on.
-//! So a blocked call ends at exactly its time, and two runs of a script are equal.
+//! A blocked call therefore ends at exactly its time, and two runs of a script are equal.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;

@@ -142,7 +142,7 @@ fn a_read_that_blocks_on_another_thread_ends_when_its_data_comes() {
             // SAFETY: no pointers.
             thread.store(unsafe { libc::gettid() }, Ordering::Release);
             assert_eq!(host.read(fd, 100), (5, b"later".to_vec()));
-            // What packetdrill does next: it asks when the call ended.
+            // packetdrill asks next when the call ended.
             ended.store(host.now(), Ordering::Release);
         });
         // As packetdrill: on with the script once the thread is seen to sleep.

@@ -38,7 +38,7 @@ pub const RECORD: &str = "PAGEWIRE_SKIPPED";
 /// Makes every skip a failure, unless it is unset, empty or `0`.
 pub const REQUIRE_ALL: &str = "PAGEWIRE_REQUIRE_ALL";
 
-/// What a test needs and not every machine has.
+/// A need of a test that not every machine meets.
 #[derive(Clone, Copy, Debug)]
 pub enum Need<'a> {
     /// The rights to make network namespaces and to configure interfaces.

@@ -1,4 +1,4 @@
-//! What the examples share that measure how much one guest disturbs another: rates beside an ordinary
+//! A comparison for examples that measure how much one guest disturbs another: rates beside an ordinary
 //! neighbour and beside a hostile one of the same pace, in turns.
 
 use std::error::Error;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// With any error.
+/// A result with any error.
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// The part of the ordinary rate that a hostile neighbour must leave.
@@ -23,11 +23,11 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// As the command line says: rounds \[7\], seconds of a phase \[1\], names of attacks \[all\]. Prints
+    /// Reads the command line: rounds \[7\], seconds of a phase \[1\], names of attacks \[all\]. Prints
     /// the heading.
     ///
     /// # Errors
-    /// A number that is none.
+    /// An argument that should be a number is not.
     pub fn from_args() -> Result<Self> {
         let args: Vec<String> = std::env::args().skip(1).collect();
         let rounds = args.first().map_or(Ok(7), |text| text.parse())?;
@@ -48,7 +48,7 @@ impl Trial {
     /// the neighbour is hostile, and how long to measure; its result is in bytes a second.
     ///
     /// # Errors
-    /// Those of `phase`.
+    /// The errors of `phase`.
     pub fn measure(
         &mut self,
         attack: &str,
@@ -78,11 +78,11 @@ impl Trial {
     }
 }
 
-/// How much a count grows in a second, while a neighbour runs on a thread of its own, until it is told to
-/// end.
+/// Measures the growth of `count` per second while `neighbour` runs on a thread of its own. Ends the
+/// neighbour by its flag.
 ///
 /// # Errors
-/// Those of the neighbour, and its panic.
+/// An error of the neighbour, or a panic.
 pub fn beside(
     count: &AtomicU64,
     last: Duration,

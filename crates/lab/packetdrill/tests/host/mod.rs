@@ -14,7 +14,7 @@ use libc::socklen_t;
 use pagewire_packetdrill::calls::Interface;
 use pagewire_posix::SockAddr;
 
-/// One stack at a time: what is preloaded serves the present one.
+/// Admits one stack at a time: the preloaded functions serve the present one.
 static ONE: Mutex<()> = Mutex::new(());
 
 pub const PORT: u16 = 8080;
@@ -28,7 +28,7 @@ macro_rules! call {
     };
 }
 
-/// Which sockets talk over which protocol.
+/// The family of the sockets, and the protocol on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     V4,
@@ -444,7 +444,7 @@ fn symbol(handle: *mut c_void, name: &str) -> *mut c_void {
     symbol
 }
 
-/// What a call returned, which is no error.
+/// The result of a call that must succeed.
 pub(crate) fn ok(result: c_int) -> c_int {
     assert!(result >= 0, "{}", std::io::Error::last_os_error());
     result

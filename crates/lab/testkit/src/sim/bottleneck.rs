@@ -63,7 +63,7 @@ pub struct Bottleneck {
 /// The result of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowReport {
-    /// Its group.
+    /// Index of the flow's group.
     pub group: usize,
     /// Payload bytes that arrived in order during the measurement.
     pub bytes: u64,
@@ -89,7 +89,7 @@ pub struct Shares {
 
 /// Payload of a full packet: an MTU of 1,500 less 20 bytes of IPv4, 20 of TCP, 12 of timestamps.
 const PAYLOAD: u64 = 1448;
-/// Its length on Ethernet.
+/// Length of a full segment's Ethernet frame.
 const FRAME: u64 = 1514;
 const PORT: u16 = 7000;
 /// Bytes given to a connection at once.

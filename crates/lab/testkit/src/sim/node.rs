@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use pagewire_mem::{Instant, PacketBuf, PoolAudit};
 
-/// One station: inputs are `handle_*`, outputs are `poll_*`, time is an argument.
+/// A station on the network. Inputs are `handle_*`, outputs are `poll_*`, time is an argument.
 pub trait Node {
     /// A frame has arrived.
     fn handle_frame(&mut self, now: Instant, frame: PacketBuf);

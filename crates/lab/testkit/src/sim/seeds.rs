@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::SimError;
 
-// One file for the product and for its unpublished neighbour.
+// The published crate `pagewire-simulation` owns this file.
 #[path = "../../../../products/simulation/src/seeds.rs"]
 mod seed;
 
@@ -17,9 +17,9 @@ pub use seed::{SEED_VARIABLE, panic_text, seed_from_env, target_dir};
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// What happened.
+    /// The error or panic of the run.
     pub what: String,
-    /// The command that repeats it, with the seed in its environment.
+    /// The command that repeats the run, with the seed in its environment.
     pub command: String,
     /// Every frame of the failing run.
     pub capture: Option<PathBuf>,

@@ -168,7 +168,7 @@ impl<N: Node> Sim<N> {
         &mut link.node
     }
 
-    /// All nodes.
+    /// Iterates over all nodes, in the order of [`Sim::add`].
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> + use<N> {
         (0..self.attached.len()).map(NodeId)
     }

@@ -7,7 +7,7 @@ pub struct Stream(pub u64);
 /// A wrong byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// Its offset in the stream.
+    /// Offset of the wrong byte in the stream.
     pub at: u64,
     /// The right byte.
     pub expected: u8,

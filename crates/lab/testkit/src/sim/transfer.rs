@@ -20,7 +20,7 @@ use super::station::{App, Station};
 use super::stream::Stream;
 use super::verbs::Verbs;
 
-/// One connection between two stacks: its data, and its link.
+/// A scenario: one connection between two stacks, the data of both directions, and the link.
 #[derive(Clone, Debug)]
 pub struct Transfer {
     /// Determines everything random.
@@ -391,7 +391,7 @@ struct Settings {
     whims: bool,
 }
 
-/// One stream, at one end.
+/// One direction's stream, as one end of the connection has it.
 struct Flow {
     stream: Stream,
     total: u64,

@@ -8,7 +8,7 @@ use pagewire_stack::{
     TcpId, UdpId, UdpTarget,
 };
 
-/// What programs do with sockets, for those that need neither flags nor views.
+/// Plain calls on sockets, for tests that need neither flags nor views.
 pub trait Verbs {
     /// Sends on a connection, without flags.
     fn send(&mut self, now: Instant, id: TcpId, data: impl Payload) -> Result<usize, Error>;

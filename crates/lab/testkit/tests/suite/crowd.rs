@@ -34,7 +34,7 @@ fn rude_programs_on_bad_networks_leave_nothing_behind() {
     assert!(text.is_empty(), "{}", text.join("\n"));
 }
 
-/// What the client asks of the server with the first byte, and the number behind it.
+/// The request in the first byte of a connection. A number of four bytes follows.
 const ECHO: u8 = 0;
 const ABORT_AFTER: u8 = 1;
 const CLOSE_AFTER: u8 = 2;
@@ -315,7 +315,7 @@ impl Answering {
     }
 }
 
-/// One connection that the client will make.
+/// A connection that the client will make.
 #[derive(Clone, Debug)]
 struct Plan {
     start: Instant,
@@ -326,7 +326,7 @@ struct Plan {
     rude: Option<Rude>,
 }
 
-/// What the client does once so many bytes have come back.
+/// A client's misbehaviour, and the number of echoed bytes after which it happens.
 #[derive(Clone, Copy, Debug)]
 enum Rude {
     Abort(u64),
@@ -360,7 +360,7 @@ impl Plan {
         self.rude.is_none() && matches!(self.request, ECHO | SLEEP_MS)
     }
 
-    /// What is sent: the request, then the stream.
+    /// Bytes that the client sends from offset `at` on: the request, then the stream.
     fn bytes_from(&self, at: u64, most: usize) -> Vec<u8> {
         let mut head = vec![self.request];
         head.extend(self.number.to_be_bytes());

@@ -1,4 +1,4 @@
-//! What a shared bottleneck gives to each of many flows, by round trip, buffer, loss, queue and
+//! The share of a bottleneck that each of many flows gets, by round trip, buffer, loss, queue and
 //! number of flows. The table is kept in `snapshots/`, so that a change of what TCP does shows as a
 //! change of figures that a person can judge:
 //!
@@ -26,7 +26,7 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// One line: what it is called, and what runs.
+/// A row of the table: its name, and its scenario.
 type Case = (String, Bottleneck);
 
 fn row(name: &str, shares: &Shares) -> String {
@@ -139,7 +139,7 @@ fn random_loss_by_round_trip() {
                  trip in ms, packets lost by chance in %";
     let (text, results) = table(title, " RTT  loss", &cases);
     for ((name, bottleneck), shares) in cases.iter().zip(&results) {
-        // What is lost must be sent again; a quarter more is waste.
+        // Lost segments must be sent again. A quarter more than these is waste.
         let chance = f64::from(bottleneck.loss.as_per_million()) / 1e6;
         let allowed = 1.25 * (chance + shares.dropped()) + 0.01;
         assert!(shares.sent_again() < allowed, "too much is sent again: {name}\n{text}");

@@ -36,7 +36,7 @@ fn a_skip_is_one_line_on_standard_error_although_output_is_captured() {
 fn a_skip_is_recorded_for_the_summary() {
     let dir = tempfile::tempdir().expect("a directory");
     let record = dir.path().join("record");
-    // One thread for all tests is not called as the test is: the place stands for it.
+    // With one thread for all tests the thread lacks the test's name: file and line stand for the name.
     for more in [&[][..], &["--test-threads=1"]] {
         assert!(run(Some(&record), "0", more).status.success());
     }

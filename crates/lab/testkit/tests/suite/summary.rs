@@ -1,4 +1,4 @@
-//! What `make test` says at its end, with a `cargo` that only pretends.
+//! The summary at the end of `make test`, with a fake `cargo`.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

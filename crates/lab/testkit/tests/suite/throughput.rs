@@ -1,4 +1,4 @@
-//! What a bad network leaves of a connection's throughput. `--nocapture` shows the table.
+//! A connection's throughput on bad networks. `--nocapture` shows the table.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn throughput(per_million: u32, buffer: u32) -> f64 {
     bytes as f64 * 8.0 / report.time.as_secs_f64()
 }
 
-/// What may be hoped for: the link, a window each round trip, and what loss leaves of Reno (Mathis,
+/// Upper bound of the throughput: the link's rate, a window each round trip, and Reno's rate under loss (Mathis,
 /// Semke, Mahdavi, Ott: The Macroscopic Behavior of the TCP Congestion Avoidance Algorithm, 1997).
 fn bound(per_million: u32, buffer: u32) -> f64 {
     let round_trip = ROUND_TRIP.as_secs_f64();

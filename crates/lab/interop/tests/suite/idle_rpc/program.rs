@@ -11,7 +11,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// Bytes of an answer.
 const ANSWER: usize = 300_000;
-/// What a call may take.
+/// Longest time of a call.
 const DEADLINE: Duration = Duration::from_millis(250);
 
 /// Answers each byte with 300 KB.

@@ -107,7 +107,7 @@ fn openraft_keeps_its_invariants() {
     builder().check(0..5, |sim| scenario(sim, Bugs::default())).assert();
 }
 
-/// What the smallest seed that fails with these bugs says.
+/// The report of the smallest seed that fails with these bugs.
 fn find(bugs: Bugs) -> String {
     let check = builder().check(0..1000, move |sim| scenario(sim, bugs));
     check.failure().expect("a failure within 1,000 seeds").to_string()

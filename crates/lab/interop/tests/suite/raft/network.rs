@@ -87,7 +87,7 @@ impl RaftNetworkFactory<Types> for Network {
 type Failed<E> = RPCError<NodeId, openraft::EmptyNode, E>;
 
 impl Peer {
-    /// One question, and its answer. A call that is dropped or fails leaves no connection, so no
+    /// Sends one request and waits for the answer. A call that is dropped or fails leaves no connection, so no
     /// answer is taken for that of another question.
     async fn call<T, E>(&mut self, request: Request) -> Result<T, Failed<E>>
     where

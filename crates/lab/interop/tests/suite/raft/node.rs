@@ -23,7 +23,7 @@ const KEYS: u64 = 2;
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(800);
 
-/// What is wrong with the nodes.
+/// Bugs that are planted in the nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bugs {
     pub(crate) forgets_votes: bool,

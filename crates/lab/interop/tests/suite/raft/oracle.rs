@@ -1,4 +1,4 @@
-//! What must hold, whoever crashes: raft's own invariants, and what clients see.
+//! Invariants that hold whichever node crashes: raft's own, and linearizable reads for clients.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use crate::raft::store::Store;
 use crate::raft::types::{Entry, NodeId};
 
-/// What all nodes and clients tell.
+/// Collects the reports of all nodes and clients, and checks them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Oracle(Arc<Mutex<Seen>>);
 
@@ -14,7 +14,7 @@ pub(crate) struct Oracle(Arc<Mutex<Seen>>);
 struct Seen {
     /// The leader of each term.
     leaders: BTreeMap<u64, NodeId>,
-    /// What was applied at each index, by whoever was first.
+    /// The entry applied at each index, by the first node that applied one.
     applied: BTreeMap<u64, Entry>,
     /// Calls of clients, by key.
     calls: BTreeMap<u8, Vec<Call>>,
@@ -122,7 +122,7 @@ impl Oracle {
 /// effect between its start and its end (Gibbons and Korach, "Testing Shared Memories", 1997): the
 /// calls of each value lie together, so the times that a value must hold must not overlap.
 pub(crate) fn linearizable(calls: &[Call]) -> Result<(), String> {
-    // Of each value: the first end of its calls, and the last start.
+    // For each value: the earliest end of its calls, and the latest start.
     let mut zones: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     let mut starts = BTreeMap::new();
     for call in calls {

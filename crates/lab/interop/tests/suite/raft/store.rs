@@ -18,7 +18,7 @@ use crate::raft::types::{Entry, LogId, NodeId, Types, Vote};
 type Done<T = ()> = Result<T, StorageError<NodeId>>;
 type Membership = StoredMembership<NodeId, openraft::EmptyNode>;
 
-/// What is written.
+/// The content of the disk.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Written {
     pub(crate) vote: Option<Vote>,
@@ -55,7 +55,7 @@ impl Store {
         disk.written = disk.synced.clone();
     }
 
-    /// What is written now.
+    /// The present content of the disk.
     pub(crate) fn written(&self) -> Written {
         self.disk().written.clone()
     }

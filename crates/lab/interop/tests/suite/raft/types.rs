@@ -16,7 +16,7 @@ pub(crate) struct Write {
 }
 
 openraft::declare_raft_types!(
-    /// What raft is about here.
+    /// The types of the replicated log.
     pub(crate) Types:
         D = Write,
         R = (),

@@ -1,4 +1,4 @@
-//! What the stack passes on by itself while nothing but data goes, and where it stops doing so. A
+//! Data that the stack forwards by itself, and the events at which it stops. A
 //! forwarder that is taken away from its stack cannot have had a part in what happens meanwhile.
 
 use std::net::Shutdown;
@@ -170,7 +170,7 @@ fn a_reset_is_not_passed_on_by_itself_and_the_forwarder_is_told_of_it() {
     assert_eq!(line.proxy().counters().broken, 2);
 }
 
-/// One way of a conversation in which anything may happen.
+/// One direction of a conversation in which anything may happen.
 struct Way {
     from: End,
     to: End,
@@ -179,7 +179,7 @@ struct Way {
     got: u64,
     said_end: bool,
     seen_end: bool,
-    /// One of the two has reset it.
+    /// One of the two ends has reset the connection.
     cut: bool,
 }
 

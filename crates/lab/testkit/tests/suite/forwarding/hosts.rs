@@ -64,7 +64,8 @@ fn ten_thousand_connections_over_a_pair_that_loses_get_every_byte_with_none_copi
         let on = format!("10.0.0.2:{port}");
         proxy.listen(on, 4096, address(upstream)).expect("a port");
     }
-    // One after the other: an answer to a SYN cookie may be lost, and then nobody would know.
+    // Connections start one after the other: the last ACK of a handshake with a SYN cookie may be lost, and
+    // then neither side would notice.
     let plans: Vec<_> = (0..CONNECTIONS).map(|n| (Instant::from_micros(n * 50), n)).collect();
     let all: Vec<Plan> = plans.iter().map(|(_, number)| Plan::of(*number)).collect();
     let polite = all.iter().filter(|plan| plan.is_polite()).count();
@@ -83,7 +84,7 @@ fn ten_thousand_connections_over_a_pair_that_loses_get_every_byte_with_none_copi
         most_memory = most_memory.max(used);
         assert!(used <= RECEIVE_MEMORY, "{used} bytes of receive memory");
         let counters = proxy.counters();
-        // All are there before one speaks.
+        // All clients connect before one speaks.
         if !speak && counters.connected + refused == CONNECTIONS {
             speak = true;
             outside.with_stack(|stack, now| {

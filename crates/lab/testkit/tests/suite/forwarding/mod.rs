@@ -102,7 +102,7 @@ impl Crowd {
         let plans: Vec<(Instant, u64)> = (0..self.connections)
             .map(|n| (Instant::from_millis(n * 400 / self.connections), seed * 1_000_000 + n))
             .collect();
-        // All are there before one speaks, if all may be there.
+        // All clients connect before one speaks, if the limits admit all.
         let speak_at = if wait { Instant::from_millis(8000) } else { Instant::ZERO };
         let clients = Peers::clients(self.at(2, 80), self.at(2, 81), plans.clone(), speak_at);
         let clients = self.add(&mut sim, 1, Program::Peers(Box::new(clients)), "delay=100us")?;

@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     Refused,
 }
 
-/// What a number stands for.
+/// The behaviour of client and server that a connection's number encodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     number: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Plan {
 /// Bytes in front of what a client says: its number.
 const NUMBER: u64 = 8;
 
-/// What a slow reader takes at once, and how long it rests then.
+/// Bytes that a slow reader takes at once, and its pause after them.
 const SIP: usize = 1500;
 const REST: Duration = Duration::from_millis(40);
 
@@ -92,7 +92,7 @@ impl Plan {
         NUMBER + self.up + self.down
     }
 
-    /// What the client, or the server, says from `at` on.
+    /// Bytes that the client, or the server, sends from offset `at` on.
     fn said(&self, by_client: bool, at: u64, most: usize) -> Vec<u8> {
         let most = |left: u64| left.min(most as u64) as usize;
         match by_client {
@@ -103,11 +103,11 @@ impl Plan {
     }
 }
 
-/// All clients, or all servers.
+/// The application that plays all clients, or all servers.
 pub(crate) struct Peers {
     role: Role,
     talks: HashMap<TcpId, Talk>,
-    /// Those that wait for a moment.
+    /// Connections that pause, by the end of the pause.
     resting: BTreeMap<(Instant, u64), TcpId>,
     rests: u64,
     /// Polite conversations that came to their end.
@@ -284,7 +284,7 @@ impl Peers {
                 self.resting.insert((until, self.rests), id);
             }
             End::Polite => {
-                // One that was to be cut off may be through before.
+                // A connection that was to be cut off may have ended before.
                 let polite = talk.plan.is_some_and(|plan| plan.is_polite());
                 *(if polite { &mut self.polite } else { &mut self.cut }) += 1;
                 self.talks.remove(&id);

@@ -1,4 +1,4 @@
-//! One connection, or a few, through the proxy: what it does in each corner.
+//! One connection, or a few, through the proxy: each corner case has a test.
 
 use std::net::Shutdown;
 use std::time::Duration;
@@ -32,10 +32,10 @@ pub(crate) struct Line {
     listener: ListenerId,
 }
 
-/// One end of a connection: whose it is, and its socket there.
+/// One end of a connection: the node, and the node's socket.
 pub(crate) type End = (NodeId, TcpId);
 
-/// What the ends send each other.
+/// The data that the ends send each other.
 pub(crate) const STREAM: Stream = Stream(7);
 
 /// Takes what has come of the stream behind `at`, and checks it: how much that was, 0 at the end.
@@ -166,7 +166,7 @@ impl Line {
         stack.shutdown(now, id, Shutdown::Write).expect("it stands");
     }
 
-    /// What is there to be read.
+    /// Reads all that the socket has, up to 1,000 bytes.
     pub(crate) fn read(&mut self, (node, id): End) -> Result<Vec<u8>, Error> {
         self.settle();
         let mut buffer = vec![0; 1000];
