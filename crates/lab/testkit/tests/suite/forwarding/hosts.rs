@@ -72,7 +72,8 @@ fn ten_thousand_connections_over_a_pair_that_loses_get_every_byte_with_none_copi
     let refused = all.iter().filter(|plan| plan.is_refused()).count() as u64;
     let clients =
         Peers::clients(address("10.0.0.2:80"), address("10.0.0.2:81"), plans, Instant::FAR);
-    let ends = Ends(Arc::new(Mutex::new([clients, Peers::servers(address("10.0.0.1:8000"))])));
+    let ends =
+        Ends(Arc::new(Mutex::new([clients, Peers::servers(address("10.0.0.1:8000"), 4096)])));
     outside.attach(ends.clone());
 
     let (mut speak, mut most_memory) = (false, 0);

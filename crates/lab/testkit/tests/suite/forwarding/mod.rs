@@ -6,7 +6,7 @@
 
 mod flowing;
 mod hosts;
-mod peers;
+pub(crate) mod peers;
 mod single;
 
 use std::path::Path;
@@ -23,7 +23,7 @@ const COMMAND: &str = "cargo test -p pagewire-testkit --test suite forwarding_se
 /// Bytes of receive memory of the proxy: far less than ten thousand windows.
 const RECEIVE_MEMORY: usize = 8 << 20;
 
-/// A scenario: how many, how bad, over which version of IP.
+/// A scenario: number of connections, faults, version of IP.
 #[derive(Clone, Copy)]
 struct Crowd {
     connections: u64,
@@ -71,7 +71,7 @@ fn more_connections_than_there_may_be_wait_their_turn() {
     assert_eq!(report.most_at_once, 5);
 }
 
-/// Some, over something that may lose, duplicate and reorder.
+/// Sixty connections over a network that may lose, duplicate and reorder.
 fn few(seed: u64) -> Crowd {
     let faults = [
         "delay=1ms",
@@ -108,7 +108,7 @@ impl Crowd {
         let clients = self.add(&mut sim, 1, Program::Peers(Box::new(clients)), "delay=100us")?;
         let proxy = Program::Proxy(Box::new(Forwarder::new(self.forward)));
         let proxy = self.add(&mut sim, 2, proxy, self.faults)?;
-        let servers = Program::Peers(Box::new(Peers::servers(self.at(3, 8000))));
+        let servers = Program::Peers(Box::new(Peers::servers(self.at(3, 8000), 4096)));
         let servers = self.add(&mut sim, 3, servers, "delay=100us")?;
 
         let now = sim.now();
@@ -173,7 +173,7 @@ impl Crowd {
         let Station { stack, app, .. } = sim.node_mut(proxy);
         app.proxy_mut().stop_listening(now, stack);
         let Station { stack, app, .. } = sim.node_mut(servers);
-        app.peers_mut().stop_listening(now, stack);
+        app.peers_mut().shut_down(now, stack);
         let all = [clients, proxy, servers];
         let limit = now + Duration::from_secs(1200);
         sim.run_until(limit, |sim| {

@@ -1,5 +1,5 @@
-//! Clients and servers that talk through a proxy: what each says follows from a number, so both ends
-//! know what to expect, and how polite the other will be.
+//! Clients and servers that talk directly or through a proxy. A connection's number determines all that
+//! both ends send, and how polite they are, so each end knows what to expect.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Shutdown, SocketAddr};
@@ -24,10 +24,18 @@ pub(crate) enum Kind {
     SlowClient,
     /// The server reads a little at a time.
     SlowServer,
-    /// The client resets after so many bytes.
+    /// The server reads nothing for a while.
+    SleepingServer,
+    /// The server sends the memory back that it receives.
+    Echo,
+    /// The client resets after this number of bytes.
     ClientAborts(u64),
-    /// The server resets when it has so many bytes.
+    /// The client closes after this number of bytes, whatever is unread.
+    ClientCloses(u64),
+    /// The server resets when it has this number of bytes.
     ServerAborts(u64),
+    /// The server closes when it has this number of bytes, whatever is unread.
+    ServerCloses(u64),
     /// Nobody listens at the upstream.
     Refused,
 }
@@ -41,12 +49,18 @@ pub(crate) struct Plan {
     down: u64,
 }
 
-/// Bytes in front of what a client says: its number.
+/// Bytes in front of a client's data: the connection's number.
 const NUMBER: u64 = 8;
+
+/// The bit of a number that makes a conversation longer: up to 200,000 bytes each way.
+pub(crate) const LONG: u64 = 1 << 63;
 
 /// Bytes that a slow reader takes at once, and its pause after them.
 const SIP: usize = 1500;
 const REST: Duration = Duration::from_millis(40);
+
+/// Longest sleep of a server before it reads.
+const SLEEP_MS: u64 = 5000;
 
 impl Plan {
     pub(crate) fn of(number: u64) -> Self {
@@ -54,25 +68,31 @@ impl Plan {
         let r = &mut random;
         let bytes = |r: &mut FaultRng| match r.below(16) {
             0 => 0,
+            2..=7 if number & LONG != 0 => r.below(200_000),
             1 => r.below(30_000),
             2..=7 => r.below(3000),
             _ => r.below(600),
         };
         let (up, down) = (bytes(r), bytes(r));
-        let kind = match r.below(20) {
+        let kind = match r.below(24) {
             0 => Kind::ClientAborts(r.below(NUMBER + up + 1)),
             1 => Kind::ServerAborts(r.below(up + 1)),
             2 => Kind::Refused,
-            3 | 4 => Kind::SlowClient,
-            5 | 6 => Kind::SlowServer,
-            7..=9 => Kind::AnswerAfterEnd,
-            10..=12 => Kind::EndAfterEnd,
+            3 => Kind::ClientCloses(r.below(NUMBER + up + 1)),
+            4 => Kind::ServerCloses(r.below(up + 1)),
+            5 | 6 => Kind::SlowClient,
+            7 | 8 => Kind::SlowServer,
+            9 => Kind::SleepingServer,
+            10..=12 => Kind::AnswerAfterEnd,
+            13..=15 => Kind::EndAfterEnd,
+            16..=19 => Kind::Echo,
             _ => Kind::AtOnce,
         };
         // Slow ones have something to be slow about.
         let (up, down) = match kind {
             Kind::SlowClient => (up, down + 20_000),
             Kind::SlowServer => (up + 20_000, down),
+            Kind::Echo => (up, up),
             _ => (up, down),
         };
         Self { number, kind, up, down }
@@ -80,7 +100,12 @@ impl Plan {
 
     /// Whether every byte must arrive, and the end of both streams.
     pub(crate) fn is_polite(&self) -> bool {
-        !matches!(self.kind, Kind::ClientAborts(_) | Kind::ServerAborts(_) | Kind::Refused)
+        use Kind::*;
+        let kind = self.kind;
+        !matches!(
+            kind,
+            ClientAborts(_) | ClientCloses(_) | ServerAborts(_) | ServerCloses(_) | Refused
+        )
     }
 
     pub(crate) fn is_refused(&self) -> bool {
@@ -92,13 +117,19 @@ impl Plan {
         NUMBER + self.up + self.down
     }
 
+    /// The data of the client behind the number, or of the server.
+    fn stream(&self, of_client: bool) -> Stream {
+        let own = !of_client && self.kind != Kind::Echo;
+        Stream(self.number.wrapping_mul(2) + u64::from(own))
+    }
+
     /// Bytes that the client, or the server, sends from offset `at` on.
-    fn said(&self, by_client: bool, at: u64, most: usize) -> Vec<u8> {
+    fn sends(&self, by_client: bool, at: u64, most: usize) -> Vec<u8> {
         let most = |left: u64| left.min(most as u64) as usize;
         match by_client {
             true if at < NUMBER => self.number.to_be_bytes()[at as usize..].to_vec(),
-            true => Stream(2 * self.number).bytes(at - NUMBER, most(NUMBER + self.up - at)),
-            false => Stream(2 * self.number + 1).bytes(at, most(self.down - at)),
+            true => self.stream(true).bytes(at - NUMBER, most(NUMBER + self.up - at)),
+            false => self.stream(false).bytes(at, most(self.down - at)),
         }
     }
 }
@@ -121,20 +152,26 @@ enum Role {
     Clients {
         to: SocketAddr,
         refused_at: SocketAddr,
-        /// When each begins, and when it begins to speak: FAR until it is told to.
+        /// Start and number of each connection, the latest first.
         plans: Vec<(Instant, u64)>,
+        /// No client sends before this time. `FAR`: until [`Peers::speak`].
         speak_at: Instant,
     },
     Servers {
         on: SocketAddr,
+        backlog: usize,
         listener: Option<ListenerId>,
+        closed: bool,
     },
 }
 
 struct Talk {
-    /// A server learns it from the first bytes.
+    /// A server learns the plan from the first bytes.
     plan: Option<Plan>,
     head: Vec<u8>,
+    /// Received memory that an echo has still to send.
+    pending: FragVec,
+    slept: bool,
     sent: u64,
     got: u64,
     said_end: bool,
@@ -147,6 +184,8 @@ enum End {
     Rest(Instant),
     Polite,
     Cut,
+    /// As `Cut`, by a close in place of a reset.
+    Closed,
 }
 
 impl Peers {
@@ -160,8 +199,8 @@ impl Peers {
         Self::new(Role::Clients { to, refused_at, plans, speak_at })
     }
 
-    pub(crate) fn servers(on: SocketAddr) -> Self {
-        Self::new(Role::Servers { on, listener: None })
+    pub(crate) fn servers(on: SocketAddr, backlog: usize) -> Self {
+        Self::new(Role::Servers { on, backlog, listener: None, closed: false })
     }
 
     fn new(role: Role) -> Self {
@@ -189,10 +228,16 @@ impl Peers {
         }
     }
 
-    pub(crate) fn stop_listening(&mut self, now: Instant, stack: &mut Stack) {
-        if let Role::Servers { listener, .. } = &mut self.role
-            && let Some(id) = listener.take()
-        {
+    /// Closes the listener of servers, and every connection that is left.
+    pub(crate) fn shut_down(&mut self, now: Instant, stack: &mut Stack) {
+        if let Role::Servers { listener, closed, .. } = &mut self.role {
+            *closed = true;
+            if let Some(id) = listener.take() {
+                stack.close(now, id);
+            }
+        }
+        self.resting.clear();
+        for (id, _) in std::mem::take(&mut self.talks) {
             stack.close(now, id);
         }
     }
@@ -214,6 +259,8 @@ impl Peers {
         let begin = |plan: Option<Plan>| Talk {
             plan,
             head: Vec::new(),
+            pending: FragVec::new(),
+            slept: false,
             sent: 0,
             got: 0,
             said_end: false,
@@ -234,10 +281,11 @@ impl Peers {
                     }
                 }
             }
-            Role::Servers { on, listener } => {
+            Role::Servers { closed: true, .. } => {}
+            Role::Servers { on, backlog, listener, .. } => {
                 let listener = match *listener {
                     Some(id) => id,
-                    None => *listener.insert(stack.listen(*on, 4096).expect("a port")),
+                    None => *listener.insert(stack.listen(*on, *backlog).expect("a port")),
                 };
                 let mut new = Vec::new();
                 while let Ok((id, _)) = stack.accept(listener) {
@@ -283,17 +331,15 @@ impl Peers {
                 self.rests += 1;
                 self.resting.insert((until, self.rests), id);
             }
-            End::Polite => {
+            End::Polite | End::Cut | End::Closed => {
                 // A connection that was to be cut off may have ended before.
-                let polite = talk.plan.is_some_and(|plan| plan.is_polite());
+                let polite =
+                    matches!(end, End::Polite) && talk.plan.is_some_and(|plan| plan.is_polite());
                 *(if polite { &mut self.polite } else { &mut self.cut }) += 1;
                 self.talks.remove(&id);
-                stack.close(now, id);
-            }
-            End::Cut => {
-                self.cut += 1;
-                self.talks.remove(&id);
-                stack.abort(now, id);
+                if matches!(end, End::Cut) {
+                    stack.abort(now, id);
+                }
                 stack.close(now, id);
             }
         }
@@ -320,7 +366,7 @@ impl Talk {
                 Ok(Some(end)) => return Ok(end),
                 Ok(None) => {}
                 Err(Error::WouldBlock) => return Ok(End::NotYet),
-                // A server may never have heard who it was.
+                // A server may never have learnt the number.
                 Err(error) => match &self.plan {
                     Some(plan) if plan.is_polite() => return Err(format!("{error}")),
                     _ if error == Error::InvalidInput => return Err("damaged".into()),
@@ -330,7 +376,7 @@ impl Talk {
         }
     }
 
-    /// `None`: something was done, and there may be more.
+    /// Returns `None` after a step, when another may be possible.
     fn step(
         &mut self,
         now: Instant,
@@ -347,15 +393,31 @@ impl Talk {
         if let Some(plan) = self.plan {
             match plan.kind {
                 Kind::ClientAborts(n) if by_client && self.sent >= n => return Ok(Some(End::Cut)),
+                Kind::ClientCloses(n) if by_client && self.sent >= n => {
+                    return Ok(Some(End::Closed));
+                }
                 Kind::ServerAborts(n) if !by_client && self.got >= NUMBER + n => {
                     return Ok(Some(End::Cut));
                 }
+                Kind::ServerCloses(n) if !by_client && self.got >= NUMBER + n => {
+                    return Ok(Some(End::Closed));
+                }
+                Kind::SleepingServer if !by_client && !self.slept => {
+                    self.slept = true;
+                    let sleep = Duration::from_millis(plan.number % SLEEP_MS);
+                    return Ok(Some(End::Rest(now + sleep)));
+                }
                 _ => {}
+            }
+            let echoes = !by_client && plan.kind == Kind::Echo;
+            if echoes && !self.pending.is_empty() {
+                self.sent += stack.send(now, id, &mut self.pending)? as u64;
+                return Ok(None);
             }
             let all = if by_client { NUMBER + plan.up } else { plan.down };
             let may_speak = by_client || plan.kind != Kind::AnswerAfterEnd || self.seen_end;
-            while may_speak && self.sent < all {
-                let piece = Bytes::from(plan.said(by_client, self.sent, 8000));
+            while may_speak && !echoes && self.sent < all {
+                let piece = Bytes::from(plan.sends(by_client, self.sent, 8000));
                 let mut piece = FragVec::from_elem(Frag::from_bytes(piece), 1);
                 match stack.send(now, id, &mut piece) {
                     Ok(n) => self.sent += n as u64,
@@ -401,7 +463,11 @@ impl Talk {
             self.seen_end = true;
             let Some(plan) = self.plan else { return Err(Error::ConnectionReset) };
             let all = if by_client { plan.down } else { NUMBER + plan.up };
-            return if self.got == all { Ok(None) } else { Err(Error::InvalidInput) };
+            return match self.got == all {
+                true => Ok(None),
+                false if plan.is_polite() => Err(Error::InvalidInput),
+                false => Ok(Some(End::Cut)),
+            };
         }
         let mut bytes = Vec::with_capacity(n);
         for frag in &chunks {
@@ -415,11 +481,11 @@ impl Talk {
                 }
             }
             Some(plan) => {
-                let (stream, at) = match by_client {
-                    true => (Stream(2 * plan.number + 1), self.got),
-                    false => (Stream(2 * plan.number), self.got - NUMBER),
-                };
-                stream.check(at, &bytes).map_err(|_| Error::InvalidInput)?;
+                let at = if by_client { self.got } else { self.got - NUMBER };
+                plan.stream(!by_client).check(at, &bytes).map_err(|_| Error::InvalidInput)?;
+                if !by_client && plan.kind == Kind::Echo {
+                    self.pending.extend(chunks);
+                }
             }
         }
         self.got += n as u64;
