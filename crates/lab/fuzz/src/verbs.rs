@@ -59,7 +59,7 @@ impl Sends {
     }
 }
 
-/// `n` bytes in so many fragments.
+/// `n` bytes in a number of fragments.
 fn pieces(n: usize, pieces: usize) -> FragVec {
     let data = vec![9; n];
     let each = n.div_ceil(pieces.max(1)).max(1);

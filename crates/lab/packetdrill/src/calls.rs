@@ -107,7 +107,7 @@ table! {
     netdev_receive(buf: *mut c_void, len: *mut size_t, usecs: *mut c_longlong) -> c_int =>
         |user| receive_packet(user, buf, len, usecs);
     usleep(usecs: useconds_t) -> c_int => |user| sleep(user, usecs);
-    gettimeofday(time: *mut timeval, _zone: *mut timezone) -> c_int => |user| look(user, time);
+    gettimeofday(time: *mut timeval, _zone: *mut timezone) -> c_int => |user| read_clock(user, time);
     epoll_create(size: c_int) -> c_int => |user| run(user, |files| files.epoll_create(size));
     epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int =>
         |user| run(user, |files| Raw(files).epoll_ctl(epoll, op, fd, event));
@@ -134,7 +134,7 @@ unsafe fn plugin<'a>(user: User) -> &'a Plugin {
 /// # Safety
 /// As [`plugin`].
 unsafe fn run<T: Answer>(user: User, call: impl FnOnce(&Files) -> Result<T>) -> isize {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the same promise.
     let plugin = unsafe { plugin(user) };
     refresh(plugin, false);
     let result = plugin.world().call(|| call(&plugin.files));
@@ -146,7 +146,7 @@ unsafe fn run<T: Answer>(user: User, call: impl FnOnce(&Files) -> Result<T>) -> 
 /// # Safety
 /// As [`plugin`].
 unsafe fn open(user: User, call: impl FnOnce(&Files) -> Result<c_int>) -> isize {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the same promise.
     unsafe {
         refresh(plugin(user), true);
         run(user, call)
@@ -214,7 +214,7 @@ unsafe fn send_packet(user: User, packet: *const c_void, len: size_t) -> c_int {
     if packet.is_null() || len > MAX_IP_PACKET {
         return failed(Errno::INVAL) as c_int;
     }
-    // SAFETY: not null, so `len` readable bytes, says the interface.
+    // SAFETY: not null, so the interface promises `len` readable bytes.
     let packet = unsafe { core::slice::from_raw_parts(packet.cast::<u8>(), len) };
     let taken = plugin.world().send(packet);
     must(plugin.publish());
@@ -239,15 +239,15 @@ unsafe fn receive_packet(
     // No packet came: no bytes, and no error, on which packetdrill would ask for ever.
     let at = packet.as_ref().map_or_else(|| plugin.world().present(), |packet| packet.at);
     let bytes = packet.as_ref().map_or(&[][..], |packet| &packet.bytes);
-    // SAFETY: valid, says the interface.
+    // SAFETY: the interface promises a valid pointer.
     let room = unsafe { len.read() };
     let n = bytes.len().min(room);
-    // SAFETY: `*len` writable bytes that are ours alone, says the interface.
+    // SAFETY: the interface promises `*len` writable bytes that nobody else uses.
     let buf = unsafe { core::slice::from_raw_parts_mut(buf.cast::<u8>(), n) };
     let n = plugin.world().hand_out(bytes, buf);
-    // SAFETY: valid, says the interface.
+    // SAFETY: the interface promises a valid pointer.
     unsafe { len.write(n) };
-    // SAFETY: valid, says the interface.
+    // SAFETY: the interface promises a valid pointer.
     unsafe { usecs.write(World::time_of_day(at).as_micros() as c_longlong) };
     0
 }
@@ -262,10 +262,10 @@ unsafe fn sleep(user: User, usecs: useconds_t) -> c_int {
 
 /// # Safety
 /// As for the interface.
-unsafe fn look(user: User, tv: *mut timeval) -> c_int {
+unsafe fn read_clock(user: User, tv: *mut timeval) -> c_int {
     // SAFETY: `user` is the table's.
-    let time = World::time_of_day(unsafe { plugin(user) }.world().look());
-    // SAFETY: null or valid, says the interface.
+    let time = World::time_of_day(unsafe { plugin(user) }.world().read_clock());
+    // SAFETY: the interface promises null or a valid pointer.
     if let Some(tv) = unsafe { tv.as_mut() } {
         tv.tv_sec = time.as_secs() as libc::time_t;
         tv.tv_usec = time.subsec_micros() as libc::suseconds_t;
@@ -273,7 +273,7 @@ unsafe fn look(user: User, tv: *mut timeval) -> c_int {
     0
 }
 
-/// packetdrill points to the offsets of a script, and to 0 where that says NULL.
+/// packetdrill points to the offsets of a script, and to 0 where the script has NULL.
 ///
 /// # Safety
 /// As for the interface.

@@ -24,7 +24,7 @@ pub struct Flags {
     pub gateways: Vec<IpAddr>,
     /// The file of settings.
     pub sysctl: Option<PathBuf>,
-    /// Completions say "copied".
+    /// Completions report copied bytes.
     pub looped_copy: bool,
     /// Largest IP packet, in bytes, if given.
     pub mtu: Option<usize>,

@@ -34,7 +34,7 @@ pub unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, table:
     let list = if flags.is_null() {
         String::new()
     } else {
-        // SAFETY: not null, so a C string, says the caller.
+        // SAFETY: not null, so the caller promises a C string.
         unsafe { CStr::from_ptr(flags) }.to_string_lossy().into_owned()
     };
     let plugin = Plugin::new(&list).unwrap_or_else(|why| {
@@ -43,6 +43,6 @@ pub unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, table:
     });
     let interface = calls::interface(Box::new(plugin));
     preload::remember(interface.userdata.cast());
-    // SAFETY: room for one, says the caller.
+    // SAFETY: the caller promises room for one table.
     unsafe { table.write(interface) };
 }

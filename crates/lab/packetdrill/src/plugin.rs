@@ -53,7 +53,7 @@ pub enum PluginError {
 }
 
 impl Plugin {
-    /// A stack as the flags say. The calling thread is the one that moves time.
+    /// Makes a stack with the settings of the flags. Only the calling thread moves time.
     ///
     /// # Errors
     /// Flags that make no sense, or no memory.

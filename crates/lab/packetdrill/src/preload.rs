@@ -14,7 +14,7 @@ use crate::plugin::Plugin;
 /// The last stack that was made and not freed: a script has one.
 static PRESENT: AtomicPtr<Plugin> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Makes this the stack whose descriptors are looked up.
+/// Makes this stack the one that serves the preloaded functions.
 pub(crate) fn remember(plugin: *mut Plugin) {
     PRESENT.store(plugin, Ordering::Release);
 }
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn sendfile(
     if from < 0 {
         return failed(Errno::BADF);
     }
-    // SAFETY: not negative; if it is no open file, the kernel will say so.
+    // SAFETY: not negative; if no file has this number, the kernel returns an error.
     let file = unsafe { BorrowedFd::borrow_raw(from) };
     // SAFETY: null or valid, as for the C library's.
     let Some(place) = (unsafe { offset.as_mut() }) else {

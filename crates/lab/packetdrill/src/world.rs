@@ -3,14 +3,14 @@
 //! ```text
 //!   packetdrill's main thread                      its thread for blocking calls
 //!   netdev_send, usleep, netdev_receive, …         read, write, accept, connect, poll, …
-//!        |  moves the clock, runs timers                |  block_on(): looks at its signal, and says
-//!        v  and hands packets over                      v  that it has looked
+//!        |  moves the clock, runs timers                |  block_on(): polls its signal, and reports
+//!        v  and hands packets over                      v  that it has polled
 //!      +---------------------------- Inner (one lock) ----------------------------+
 //!      |  now   stack   wire   epoch   who waits for what   calls under way        |
 //!      +---------------------------------------------------------------------------+
 //! ```
 //!
-//! Only [`World::sleep`], [`World::receive`] and, by a microsecond, [`World::look`] move time. The
+//! Only [`World::sleep`], [`World::receive`] and, by a microsecond, [`World::read_clock`] move time. The
 //! thread that moves it, or hands in a packet, settles before and afterwards (`World::settle`):
 //! every waiting thread checks whether it is done, and if so finishes its call before time goes on.
 //! A blocked call therefore ends at exactly its time, and two runs of a script are equal.
@@ -42,9 +42,9 @@ pub struct World {
 struct Shared {
     inner: Mutex<Inner>,
     /// Wakes threads that wait, to check.
-    look: Condvar,
+    poll: Condvar,
     /// A thread has checked, or is done.
-    looked: Condvar,
+    polled: Condvar,
     /// The thread that drives time while it waits itself; others wait for it.
     driver: ThreadId,
 }
@@ -71,7 +71,7 @@ struct Inner {
     /// When each other thread's last call ended, until it asks for the time.
     ended: HashMap<ThreadId, Instant>,
     /// Nothing happened since the clock was read.
-    looked: bool,
+    clock_read: bool,
     /// A call of another thread has ended since the last sleep.
     handed_over: bool,
     scratch: VecDeque<PacketBuf>,
@@ -96,14 +96,14 @@ impl World {
             running: 0,
             moves: 0,
             ended: HashMap::new(),
-            looked: false,
+            clock_read: false,
             handed_over: false,
             scratch: VecDeque::new(),
         };
         let shared = Shared {
             inner: Mutex::new(inner),
-            look: Condvar::new(),
-            looked: Condvar::new(),
+            poll: Condvar::new(),
+            polled: Condvar::new(),
             driver: std::thread::current().id(),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -126,7 +126,7 @@ impl World {
     pub fn call<T>(&self, call: impl FnOnce() -> T) -> T {
         if self.is_driver() {
             let result = call();
-            self.settle(self.lock()).looked = false;
+            self.settle(self.lock()).clock_read = false;
             return result;
         }
         self.lock().running += 1;
@@ -139,24 +139,25 @@ impl World {
         inner.handed_over = true;
         // Another thread may wait for what this call did.
         inner.epoch += 1;
-        self.shared.look.notify_all();
-        self.shared.looked.notify_all();
+        self.shared.poll.notify_all();
+        self.shared.polled.notify_all();
         result
     }
 
-    /// The time: the first call after another event does not move it, every further one does, so
-    /// that a loop until some time ends. A thread whose call has just ended gets the time of that.
-    pub fn look(&self) -> Instant {
+    /// Reads the clock. The first call after another event does not move the time, every further call
+    /// does, so that a loop until some time ends. A thread whose call has just ended reads the time of
+    /// that end.
+    pub fn read_clock(&self) -> Instant {
         let mut inner = self.lock();
         if let Some(at) = inner.ended.remove(&std::thread::current().id()) {
             return at;
         }
-        if !core::mem::replace(&mut inner.looked, true) {
+        if !core::mem::replace(&mut inner.clock_read, true) {
             return inner.now;
         }
         let until = inner.now + CREEP;
         let mut inner = self.advance(inner, until, false);
-        inner.looked = true;
+        inner.clock_read = true;
         inner.now
     }
 
@@ -177,7 +178,7 @@ impl World {
     /// A packet for the stack; `false` if there is no memory for it.
     pub fn send(&self, packet: &[u8]) -> bool {
         let mut inner = self.settle(self.lock());
-        inner.looked = false;
+        inner.clock_read = false;
         let Some(frame) = inner.wire.inbound(packet) else { return false };
         let now = inner.now;
         inner.stack.handle_frame(now, frame);
@@ -234,7 +235,7 @@ impl World {
         packet: bool,
     ) -> MutexGuard<'a, Inner> {
         let mut inner = self.settle(inner);
-        inner.looked = false;
+        inner.clock_read = false;
         loop {
             if packet && inner.wire.has_sniffed() {
                 return inner;
@@ -303,10 +304,10 @@ impl World {
             inner.epoch += 1;
             let epoch = inner.epoch;
             if !inner.threads.is_empty() {
-                self.shared.look.notify_all();
+                self.shared.poll.notify_all();
             }
-            while inner.running > 0 || inner.threads.values().any(|looked| *looked < epoch) {
-                inner = self.shared.looked.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            while inner.running > 0 || inner.threads.values().any(|polled| *polled < epoch) {
+                inner = self.shared.polled.wait(inner).unwrap_or_else(PoisonError::into_inner);
             }
             if inner.moves == moves {
                 return inner;
@@ -339,8 +340,8 @@ impl World {
         while !signal.is_set() {
             let epoch = inner.epoch;
             inner.threads.insert(thread, epoch);
-            self.shared.looked.notify_all();
-            inner = self.shared.look.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            self.shared.polled.notify_all();
+            inner = self.shared.poll.wait(inner).unwrap_or_else(PoisonError::into_inner);
         }
         inner.threads.remove(&thread);
         inner.running += 1;

@@ -57,7 +57,7 @@ impl Service<Request<Streaming<u64>>> for Running {
     }
 }
 
-/// `Wait`: answers after so many seconds.
+/// `Wait`: answers after a number of seconds.
 #[derive(Clone)]
 struct Wait;
 

@@ -9,7 +9,7 @@ use pagewire_mem::{Instant, PacketBuf, PoolAudit};
 
 use super::{Node, Sim, SimError, Stream, run_seed};
 
-/// Sends what it is told, notes what it gets.
+/// Sends the frames of a list, and records the frames that arrive.
 #[derive(Default)]
 struct Toy {
     mac: u8,

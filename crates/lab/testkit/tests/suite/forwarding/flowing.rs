@@ -32,7 +32,7 @@ fn check(line: &mut Line, end: End, at: &mut u64) -> Result<(), Error> {
     }
 }
 
-/// Sends and receives until so many bytes have arrived.
+/// Sends and receives until a number of bytes has arrived.
 fn pass(line: &mut Line, from: End, to: End) {
     const ALL: u64 = 3_000_000;
     let (mut sent, mut got) = (0, 0);
@@ -241,7 +241,7 @@ fn anything(seed: u64) {
     let faults = faults[rng.below(3) as usize];
     let memory = [512 << 10, 2 << 20, 48 << 20][rng.below(3) as usize];
     let (in_memory, small) = (rng.below(2) == 0, rng.below(3) == 0);
-    // A reset may be lost, and then whoever waits has to ask.
+    // A reset may be lost; keepalive probes then end the wait.
     let second = Duration::from_secs(1);
     let keepalive = Some(KeepAlive { idle: second, interval: second, probes: 9 });
     let forward = ForwardConfig { stall_timeout: None, keepalive, ..ForwardConfig::default() };

@@ -46,7 +46,7 @@ impl Service for Ends {
 fn ten_thousand_connections_over_a_pair_that_loses_get_every_byte_with_none_copied() {
     let (left, right) = Pair::new().expect("a pair");
     let faults = "loss=0.3%,dup=0.2%,seed=3,cut=no".parse().expect("faults");
-    // A reset may be lost, and then whoever waits has to ask.
+    // A reset may be lost; keepalive probes then end the wait.
     let (idle, interval) = (Duration::from_secs(1), Duration::from_secs(1));
     let keepalive = Some(KeepAlive { idle, interval, probes: 9 });
     let tcp = TcpConfig { keepalive, ..TcpConfig::default() };

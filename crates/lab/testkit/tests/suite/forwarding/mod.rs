@@ -193,7 +193,7 @@ impl Crowd {
         let cidr = if self.v6 { format!("fd77::{host}/64") } else { format!("10.0.0.{host}/24") };
         let mut config = sim.stack_config(cidr.parse().expect("an address"));
         config.pool_bytes = 256 << 10;
-        // A reset may be lost, and then whoever waits has to ask.
+        // A reset may be lost; keepalive probes then end the wait.
         let (idle, interval) = (Duration::from_secs(20), Duration::from_secs(5));
         config.tcp.keepalive = Some(KeepAlive { idle, interval, probes: 9 });
         if matches!(app, Program::Proxy(_)) {
