@@ -1,6 +1,10 @@
 //! The only function of the workspace that copies payload, and the ledger it counts into. It is
 //! `copy_payload`, which everything public here and in [`Frag`](crate::Frag) calls;
 //! `crates/products/cli/tests/suite/tidy.rs` knows each other place that moves bytes, and why they are no payload.
+//!
+//! Memory that others may change is copied in `asm!`, about which the compiler can assume nothing: a plain
+//! read would be a data race of the language. `rep movsb` takes some thirty cycles to begin, so loops copy
+//! what is short.
 
 use core::ptr::NonNull;
 

@@ -14,6 +14,9 @@
 //! sender's own `Bytes` on a link that passes references) is lent in place: read-only by type, as
 //! long as it is private.
 //!
+//! To change page tables for each received page costs about twice as much as to copy the page. So only
+//! `map` of an exact length makes windows; `map_available` ends where adjacent pages end.
+//!
 //! Two steps, so that nothing is consumed before everything is in place: [`Place::find`] looks at
 //! the queued fragments, [`Place::fill`] takes them.
 

@@ -8,6 +8,9 @@
 //!   free map --alloc--> PageWriter --commit--> Frag(s) --last drop--> return list --drain--> free map
 //! ```
 //!
+//! Pages behind the last ones are handed out first, then the group that was freed last: a receiver that
+//! keeps up cycles through memory that is still in the cache.
+//!
 //! Conservation: a page is free (its bit is set, its count is 0), returned (its bit is clear, its
 //! count is 0, it is on the list) or out (its bit is clear, its count is the number of writers and
 //! fragments that touch it). [`PagePool::audit`] walks all three and must find each page once.

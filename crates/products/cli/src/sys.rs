@@ -1,4 +1,8 @@
 //! Calls without a safe form: this crate's only unsafe code.
+//!
+//! A page of a mapped file vanishes when somebody shortens the file. The kernel's gathering write reports
+//! such a page as `EFAULT`, a counted drop; a thread that touches it gets zeros from the `SIGBUS` handler
+//! here. The connection is aborted; the server goes on.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,7 @@
 //! Registration of memory and rings.
+//!
+//! On a pair nothing places payload for free. [`Engine::register_lent`] therefore registers the sender's
+//! memory, which nobody copies; a queue of `Queues` copies into the region, as the device.
 
 use core::ops::Range;
 

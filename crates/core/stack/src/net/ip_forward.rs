@@ -6,6 +6,9 @@
 //!   link | IP header | anything        the header is edited in the head, fragments move along
 //! ```
 //!
+//! A super-frame stays whole for a device that takes it, becomes as few shorter ones as possible for a
+//! device with a lower limit, and is cut to segments for others.
+//!
 //! RFC 1812 and RFC 8200, reduced to what a host with several links needs: static routes, no
 //! redirects, no multicast. Transport headers and payload are read only where a super-frame or a
 //! checksum was left for a device to finish. Half of the room for packets that wait for neighbours, and

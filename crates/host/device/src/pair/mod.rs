@@ -8,6 +8,11 @@
 //!   eventfd  <- rung by right                    eventfd  <- rung by left
 //! ```
 //!
+//! By default a segment has 15 whole pages: one of 64 KiB less its headers would end in the middle of a
+//! page. A super-frame has up to 34 such segments, half of a default send buffer, so that one half is
+//! filled while the other is in flight. Wrappers for faults and captures ask for at most 65,535 bytes, so
+//! behind a wrapper and with the default MTU there are no super-frames.
+//!
 //! Each end belongs to one thread at a time. If a ring is full, frames stay with the sender, so
 //! nothing is lost on a pair. An end whose peer is dropped receives what that had sent, and then
 //! the error [`DeviceError::Closed`], for good. What it sends is dropped and counted.

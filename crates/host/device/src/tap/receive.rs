@@ -5,6 +5,9 @@
 //!           front                              bulk writer
 //! ```
 //!
+//! Payload begins where the last payload of the flow ended, not at the next page: Linux cuts super-frames at
+//! multiples of the MSS. So super-frames of any length fill pages without holes.
+//!
 //! A header shorter than predicted leaves payload at the end of `front`, a longer one leaves
 //! header bytes at the start of the pages. Both are corrected here, so that the head of a packet
 //! with fragments is exactly its headers.

@@ -57,7 +57,7 @@ fn unsafe_md_lists_no_file_that_is_gone() {
 /// Every document: its name and its text.
 fn documents() -> Vec<(String, String)> {
     let mut out = Vec::new();
-    for dir in ["", "docs", "docs/decisions"] {
+    for dir in ["", "docs"] {
         for entry in fs::read_dir(root().join(dir)).expect("readable directory").flatten() {
             let path = entry.path();
             if path.extension().is_some_and(|e| e == "md") {
@@ -115,16 +115,16 @@ fn documents_name_no_source_that_is_gone() {
 }
 
 #[test]
-fn the_index_of_decisions_has_each_of_them() {
-    let index = fs::read_to_string(root().join("docs/decisions/README.md")).expect("the index");
-    for (name, text) in documents() {
-        let file = name.strip_prefix("docs/decisions/").filter(|f| *f != "README.md");
-        let Some(file) = file else { continue };
-        assert!(index.contains(&format!("({file})")), "the index lacks {file}");
-        for part in ["Date: ", "**Context.**", "**Decision.**", "**Consequences.**"] {
-            assert!(text.contains(part), "{name} has no {part}");
-        }
-    }
+fn decisions_are_in_the_order_of_their_numbers() {
+    let text = fs::read_to_string(root().join("docs/DECISIONS.md")).expect("the decisions");
+    let headings = text.lines().filter_map(|line| line.strip_prefix("## "));
+    let numbers: Vec<u32> = headings
+        .map(|heading| heading.split('.').next().and_then(|n| n.parse().ok()).expect("a number"))
+        .collect();
+    assert!(numbers.is_sorted_by(|a, b| a < b), "docs/DECISIONS.md: {numbers:?}");
+    // Numbers stay: the next one is said, so that none is used again.
+    let next = numbers.last().map(|last| format!("({})", last + 1)).expect("a decision");
+    assert!(text.contains(&next), "docs/DECISIONS.md does not name the next number, {next}");
 }
 
 /// The source files of the crates, tests aside: crate with its folder, path within its `src`, text.

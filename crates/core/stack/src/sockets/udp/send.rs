@@ -1,4 +1,7 @@
 //! Variant of step S1, for datagrams.
+//!
+//! No device takes a super-frame of UDP. So the data of one call with `UDP_SEGMENT` is cut into datagrams
+//! above IP, each a slice that costs one reference, and all of them complete under the call's one id.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;

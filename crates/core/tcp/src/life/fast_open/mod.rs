@@ -1,5 +1,7 @@
 //! TCP Fast Open (RFC 7413): data in the SYN, for a client with a cookie from before.
 //!
+//! A server may get the data of a SYN twice, so hosts and listeners have to ask for Fast Open, as on Linux.
+//!
 //! This file has the state of a handshake, `cookie.rs` cookies and their keys. The stack stores
 //! peers' cookies.
 
