@@ -221,8 +221,3 @@ pub use topics::bench;
 #[doc(hidden)]
 pub use topics::parts;
 pub use topics::{counts, device, memory, services, tcp, udp};
-
-/// The example of this crate's README, as a test.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -82,8 +82,3 @@ pub use world::{HostHandle, HostId};
 
 /// What programs and scenarios return: any error fails the run.
 pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
-
-/// The example of this crate's README, as a test.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
