@@ -4,7 +4,7 @@
 //!
 //! Memory that others may change is copied in `asm!`, about which the compiler can assume nothing: a plain
 //! read would be a data race of the language. `rep movsb` takes some thirty cycles to begin, so loops copy
-//! what is short.
+//! short pieces.
 
 use core::ptr::NonNull;
 
