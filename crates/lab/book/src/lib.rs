@@ -17,7 +17,6 @@ pages! {
     coming_from_smoltcp "../../../../docs/COMING-FROM-SMOLTCP.md"
     coming_from_sockets "../../../../docs/COMING-FROM-SOCKETS.md"
     coming_from_turmoil "../../../../docs/COMING-FROM-TURMOIL.md"
-    concepts "../../../../docs/CONCEPTS.md"
     determinism "../../../../docs/DETERMINISM.md"
     embedding "../../../../docs/EMBEDDING.md"
     failing_seeds "../../../../docs/FAILING-SEEDS.md"
