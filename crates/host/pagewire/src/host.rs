@@ -182,6 +182,29 @@ impl Host {
 
     /// Waits for frames, a timer or the end of `limit`, then takes a [`turn`](Self::turn). For hosts
     /// started with [`HostBuilder::manual`](crate::HostBuilder::manual).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use pagewire::{Host, Pair};
+    ///
+    /// let (left, right) = Pair::new()?;
+    /// let host = Host::builder().device(left).address("10.0.0.1/24").manual().start()?;
+    /// let peer = Host::builder().device(right).address("10.0.0.2/24").start()?;
+    ///
+    /// let listener = host.listen("10.0.0.1:7")?;
+    /// listener.set_nonblocking(true)?;
+    /// let client = peer.start_connect("10.0.0.1:7".parse()?)?;
+    /// let stream = loop {
+    ///     host.wait_turn(Duration::from_millis(10));
+    ///     match listener.accept() {
+    ///         Ok((stream, _)) => break stream,
+    ///         Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+    ///         Err(e) => return Err(e.into()),
+    ///     }
+    /// };
+    /// assert_eq!(stream.peer_addr()?, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn wait_turn(&self, limit: Duration) -> bool {
         if self.turn() {
             return true;

@@ -11,15 +11,7 @@ macro_rules! pages {
 }
 
 pages! {
-    bridging "../../../../docs/BRIDGING.md"
-    coming_from_gvisor "../../../../docs/COMING-FROM-GVISOR.md"
-    coming_from_io_uring "../../../../docs/COMING-FROM-IO-URING.md"
-    coming_from_smoltcp "../../../../docs/COMING-FROM-SMOLTCP.md"
-    coming_from_sockets "../../../../docs/COMING-FROM-SOCKETS.md"
-    coming_from_turmoil "../../../../docs/COMING-FROM-TURMOIL.md"
-    determinism "../../../../docs/DETERMINISM.md"
     embedding "../../../../docs/EMBEDDING.md"
-    failing_seeds "../../../../docs/FAILING-SEEDS.md"
     getting_started "../../../../docs/GETTING-STARTED.md"
     guest_port "../../../../docs/GUEST-PORT.md"
     ipv6 "../../../../docs/IPV6.md"

@@ -171,6 +171,29 @@ impl PortCounters {
 }
 
 /// The stack's side of a tap that a guest writes to. For one thread at a time.
+///
+/// ```
+/// use std::collections::VecDeque;
+///
+/// use pagewire_device::port::{BytesSource, Offload, Path, WriteFlags};
+/// use pagewire_device::{Medium, Port, PortConfig};
+/// use pagewire_mem::CopyLedger;
+///
+/// let mut port = Port::new(PortConfig::new(Medium::Ethernet))?;
+/// let (mut packets, mut ledger) = (VecDeque::new(), CopyLedger::default());
+///
+/// // An Ethernet frame that a guest's driver wrote, here an ARP request to everybody.
+/// let mut frame = [0u8; 60];
+/// frame[..6].fill(0xff);
+/// frame[12..14].copy_from_slice(&[0x08, 0x06]);
+///
+/// let how = WriteFlags { nonblock: true, zerocopy: false };
+/// let source = &mut BytesSource::new(&frame);
+/// let way = port.write(source, how, Offload::default(), &mut packets, &mut ledger)?;
+/// assert_eq!((way, packets.len()), (Path::Built, 1));
+/// port.end_turn();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Port {
     medium: Medium,
     send_buffer: SendBuffer,

@@ -33,6 +33,30 @@ use crate::{Errno, Fd};
 /// results and error numbers. All methods may be called from any thread; those that block say so,
 /// and return `EAGAIN` instead on a file that has `O_NONBLOCK`.
 ///
+/// ```
+/// use pagewire::{Host, Pair};
+/// use pagewire_posix::{Descriptors, SockAddr};
+///
+/// const AF_INET: i32 = 2;
+/// const SOCK_STREAM: i32 = 1;
+///
+/// let (left, right) = Pair::new()?;
+/// let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
+/// let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
+/// let (server, client) = (Descriptors::new(server), Descriptors::new(client));
+/// let address = SockAddr::from("10.0.0.1:7".parse::<std::net::SocketAddr>()?);
+///
+/// let listener = server.socket(AF_INET, SOCK_STREAM, 0)?;
+/// server.bind(listener, address.as_bytes())?;
+/// server.listen(listener, 16)?;
+///
+/// let fd = client.socket(AF_INET, SOCK_STREAM, 0)?;
+/// client.connect(fd, address.as_bytes())?;
+/// assert_eq!(client.write(fd, b"hello")?, 5);
+/// client.close(fd)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Calls by file beside this one: `life.rs` (socket to shutdown), `receive.rs`, `send.rs`, `options/`, `mapping.rs`
 /// (mmap), `control.rs` (fcntl, ioctl), `poll.rs` (poll, epoll), `splice.rs` (pipe, splice, sendfile).
 pub struct Descriptors<B: Backend> {
