@@ -25,6 +25,7 @@ use std::path::Path;
 use rustix::thread::CapabilitySet;
 
 pub mod frames;
+mod given;
 pub mod heap;
 pub mod neighbours;
 mod netns;

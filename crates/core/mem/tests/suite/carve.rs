@@ -8,6 +8,7 @@ use pagewire_mem::{
     Access, BLOCK_PAGES, CACHE_LINE, Carver, CopyLedger, CopyReason, Frag, GROUP_PAGES, Lender,
     Loan, Lone, PAGE_SIZE, PagePool, PageWriter, Region,
 };
+use pagewire_testkit::given;
 use proptest::prelude::*;
 
 const POOL: usize = 2 * GROUP_PAGES * PAGE_SIZE;
@@ -158,152 +159,127 @@ proptest! {
     }
 }
 
-#[test]
-fn frames_of_every_length_up_to_one_page_lie_apart_and_whole() {
-    let mut pool = pool();
-    let mut carver = Carver::new();
-    let mut live = Vec::new();
-    for (seed, len) in (PAGE_SIZE - 250..=PAGE_SIZE).enumerate() {
-        live.push((carve(&mut carver, &mut pool, len, seed as u8).unwrap(), seed as u8, len));
-        if live.len() > 100 {
-            live.remove(0);
+given! {
+    let (mut pool, mut carver) = (pool(), Carver::new());
+
+    frames_of_every_length_up_to_one_page_lie_apart_and_whole {
+        let mut live = Vec::new();
+        for (seed, len) in (PAGE_SIZE - 250..=PAGE_SIZE).enumerate() {
+            live.push((carve(&mut carver, &mut pool, len, seed as u8).unwrap(), seed as u8, len));
+            if live.len() > 100 {
+                live.remove(0);
+            }
+            assert!(live.iter().all(|(frag, seed, len)| frag.len() == *len && shows(frag, *seed)));
         }
-        assert!(live.iter().all(|(frag, seed, len)| frag.len() == *len && shows(frag, *seed)));
+        drop((live, carver));
+        pool.drain();
+        assert_eq!(pool.stats().free, pool.stats().total);
     }
-    drop((live, carver));
-    pool.drain();
-    assert_eq!(pool.stats().free, pool.stats().total);
-}
-
-#[test]
-fn rooms_begin_on_cache_lines_and_pack_a_block_page_by_page() {
-    let mut pool = pool();
-    let mut carver = Carver::new();
-    let rooms = BLOCK_PAGES * PAGE_SIZE / 128;
-    let frags: Vec<_> =
-        (0..rooms).map(|i| carve(&mut carver, &mut pool, 65 + i % 63, i as u8).unwrap()).collect();
-    assert!(frags.iter().all(|frag| frag.addr().is_multiple_of(CACHE_LINE)));
-    assert!(frags.is_sorted_by_key(Frag::addr), "one behind the other");
-    assert_eq!(pool.audit().out, BLOCK_PAGES, "one block");
-    assert_eq!(carver.turnover(), (1, 0));
-    let next = carve(&mut carver, &mut pool, 1, 0).unwrap();
-    assert_eq!(carver.turnover(), (2, 0));
-    drop((frags, next));
-}
-
-#[test]
-fn no_room_lies_in_two_pages() {
-    let mut pool = pool();
-    let mut carver = Carver::new();
-    for len in (1..=PAGE_SIZE).step_by(37) {
-        let frag = carve(&mut carver, &mut pool, len, 1).unwrap();
-        assert_eq!(frag.addr() / PAGE_SIZE, (frag.addr() + len - 1) / PAGE_SIZE);
+    rooms_begin_on_cache_lines_and_pack_a_block_page_by_page {
+        let rooms = BLOCK_PAGES * PAGE_SIZE / 128;
+        let frags: Vec<_> =
+            (0..rooms).map(|i| carve(&mut carver, &mut pool, 65 + i % 63, i as u8).unwrap())
+                .collect();
+        assert!(frags.iter().all(|frag| frag.addr().is_multiple_of(CACHE_LINE)));
+        assert!(frags.is_sorted_by_key(Frag::addr), "one behind the other");
+        assert_eq!(pool.audit().out, BLOCK_PAGES, "one block");
+        assert_eq!(carver.turnover(), (1, 0));
+        let next = carve(&mut carver, &mut pool, 1, 0).unwrap();
+        assert_eq!(carver.turnover(), (2, 0));
+        drop((frags, next));
     }
-}
-
-#[test]
-fn pages_that_nobody_holds_are_used_again() {
-    let mut pool = pool();
-    let mut carver = Carver::new();
-    let mut seen = std::collections::BTreeSet::new();
-    for _ in 0..10_000 {
-        seen.insert(carve(&mut carver, &mut pool, 100, 2).unwrap().addr() / PAGE_SIZE);
-    }
-    assert_eq!((seen.len(), pool.audit().out), (BLOCK_PAGES, BLOCK_PAGES), "dropped at once");
-    let (blocks, reused) = carver.turnover();
-    assert!(blocks == 1 && reused > 300, "{blocks} blocks, {reused} times again");
-    carver.abandon();
-    pool.drain();
-    assert_eq!(pool.audit().out, 0);
-}
-
-#[test]
-fn a_burst_goes_round_in_a_few_blocks() {
-    let mut pool = pool();
-    let mut carver = Carver::new();
-    for _ in 0..1000 {
-        let burst: Vec<_> =
-            (0..40).map(|_| carve(&mut carver, &mut pool, 1500, 3).unwrap()).collect();
-        assert!(burst.iter().all(|frag| shows(frag, 3)));
-    }
-    let (blocks, reused) = carver.turnover();
-    assert!(blocks <= 4 && reused > 10_000, "{blocks} blocks, {reused} times again");
-}
-
-#[test]
-fn one_small_fragment_keeps_its_page_from_being_used_again_and_no_other() {
-    let mut pool = pool();
-    let mut carver = Carver::new();
-    let kept = carve(&mut carver, &mut pool, 1, 7).unwrap();
-    for _ in 0..10_000 {
-        drop(carve(&mut carver, &mut pool, 1000, 8).unwrap());
-    }
-    assert!(shows(&kept, 7));
-    carver.abandon();
-    pool.drain();
-    assert_eq!(pool.audit().out, 1, "its own page, and no other");
-    drop(kept);
-    pool.drain();
-    assert_eq!(pool.audit().out, 0);
-}
-
-/// Whoever keeps the smallest part of each page has to say how much that is, or no budget knows.
-#[test]
-fn fragments_report_the_whole_pages_that_they_keep() {
-    let mut pool = pool();
-    let mut carver = Carver::new();
-    let mut kept = Vec::new();
-    while let Some(frag) = carve(&mut carver, &mut pool, 18, 1) {
-        kept.push(frag.slice(3..4));
-        for _ in 0..100 {
-            let Some(other) = carve(&mut carver, &mut pool, 100, 2) else { break };
-            assert_eq!((other.pinned(), other.pinned_pages()), (PAGE_SIZE, PAGE_SIZE));
+    no_room_lies_in_two_pages {
+        for len in (1..=PAGE_SIZE).step_by(37) {
+            let frag = carve(&mut carver, &mut pool, len, 1).unwrap();
+            assert_eq!(frag.addr() / PAGE_SIZE, (frag.addr() + len - 1) / PAGE_SIZE);
         }
     }
-    carver.abandon();
-    pool.drain();
-    let out = pool.audit().out;
-    assert_eq!(kept.iter().map(Frag::pinned).sum::<usize>(), out * PAGE_SIZE);
-    assert_eq!(kept.iter().map(Frag::pinned_pages).sum::<usize>(), out * PAGE_SIZE);
-    kept.clear();
-    let mut lone = Lone::new(&mut pool, 5000, loan()).unwrap().commit(100..200);
-    let part = lone.split_to(1);
-    for frag in [&lone, &part, &part.clone(), &lone.slice(5..7)] {
-        assert_eq!((frag.pinned(), frag.pinned_pages()), (2 * PAGE_SIZE, 2 * PAGE_SIZE));
+    pages_that_nobody_holds_are_used_again {
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..10_000 {
+            seen.insert(carve(&mut carver, &mut pool, 100, 2).unwrap().addr() / PAGE_SIZE);
+        }
+        assert_eq!((seen.len(), pool.audit().out), (BLOCK_PAGES, BLOCK_PAGES), "dropped at once");
+        let (blocks, reused) = carver.turnover();
+        assert!(blocks == 1 && reused > 300, "{blocks} blocks, {reused} times again");
+        carver.abandon();
+        pool.drain();
+        assert_eq!(pool.audit().out, 0);
     }
-    assert_eq!((Frag::empty().pinned(), lone.slice(0..0).pinned()), (0, 0));
-}
-
-#[test]
-fn room_that_is_not_committed_costs_nothing() {
-    let mut pool = pool();
-    let mut carver = Carver::new();
-    let at = carver.room(&mut pool, 500).unwrap().bytes_mut().as_ptr().addr();
-    for len in [1, 500, 4096] {
-        assert_eq!(carver.room(&mut pool, len).unwrap().bytes_mut().as_ptr().addr(), at);
+    a_burst_goes_round_in_a_few_blocks {
+        for _ in 0..1000 {
+            let burst: Vec<_> =
+                (0..40).map(|_| carve(&mut carver, &mut pool, 1500, 3).unwrap()).collect();
+            assert!(burst.iter().all(|frag| shows(frag, 3)));
+        }
+        let (blocks, reused) = carver.turnover();
+        assert!(blocks <= 4 && reused > 10_000, "{blocks} blocks, {reused} times again");
     }
-    assert!(carver.room(&mut pool, 500).unwrap().commit(500..900).is_empty());
-    assert_eq!(carve(&mut carver, &mut pool, 500, 1).unwrap().addr(), at);
-}
-
-#[test]
-fn nothing_longer_than_a_page_and_nothing_from_an_empty_pool() {
-    let mut pool = pool();
-    let mut carver = Carver::new();
-    assert!(carver.room(&mut pool, PAGE_SIZE).is_some());
-    assert!(carver.room(&mut pool, PAGE_SIZE + 1).is_none());
-    assert!(carver.room(&mut pool, usize::MAX).is_none());
-    carver.abandon();
-    pool.drain();
-    let group = GROUP_PAGES * PAGE_SIZE;
-    let hogs: Vec<_> = (0..2).map(|_| Lone::new(&mut pool, group, loan()).unwrap()).collect();
-    assert!(carver.room(&mut pool, 1).is_none());
-    let account = Arc::new(Account::default());
-    assert!(Lone::new(&mut pool, 1, Loan::new(account.clone(), 7)).is_none());
-    assert_eq!(account.returned(), 7, "what gets no memory is not charged");
-    drop(hogs);
-    assert!(carver.room(&mut pool, 1).is_some());
-    pool.debug_assert_conserved();
+    one_small_fragment_keeps_its_page_from_being_used_again_and_no_other {
+        let kept = carve(&mut carver, &mut pool, 1, 7).unwrap();
+        for _ in 0..10_000 {
+            drop(carve(&mut carver, &mut pool, 1000, 8).unwrap());
+        }
+        assert!(shows(&kept, 7));
+        carver.abandon();
+        pool.drain();
+        assert_eq!(pool.audit().out, 1, "its own page, and no other");
+        drop(kept);
+        pool.drain();
+        assert_eq!(pool.audit().out, 0);
+    }
+    /// Whoever keeps the smallest part of each page has to say how much that is, or no budget knows.
+    fragments_report_the_whole_pages_that_they_keep {
+        let mut kept = Vec::new();
+        while let Some(frag) = carve(&mut carver, &mut pool, 18, 1) {
+            kept.push(frag.slice(3..4));
+            for _ in 0..100 {
+                let Some(other) = carve(&mut carver, &mut pool, 100, 2) else { break };
+                assert_eq!((other.pinned(), other.pinned_pages()), (PAGE_SIZE, PAGE_SIZE));
+            }
+        }
+        carver.abandon();
+        pool.drain();
+        let out = pool.audit().out;
+        assert_eq!(kept.iter().map(Frag::pinned).sum::<usize>(), out * PAGE_SIZE);
+        assert_eq!(kept.iter().map(Frag::pinned_pages).sum::<usize>(), out * PAGE_SIZE);
+        kept.clear();
+        let mut lone = Lone::new(&mut pool, 5000, loan()).unwrap().commit(100..200);
+        let part = lone.split_to(1);
+        for frag in [&lone, &part, &part.clone(), &lone.slice(5..7)] {
+            assert_eq!((frag.pinned(), frag.pinned_pages()), (2 * PAGE_SIZE, 2 * PAGE_SIZE));
+        }
+        assert_eq!((Frag::empty().pinned(), lone.slice(0..0).pinned()), (0, 0));
+    }
+    room_that_is_not_committed_costs_nothing {
+        let at = carver.room(&mut pool, 500).unwrap().bytes_mut().as_ptr().addr();
+        for len in [1, 500, 4096] {
+            assert_eq!(carver.room(&mut pool, len).unwrap().bytes_mut().as_ptr().addr(), at);
+        }
+        assert!(carver.room(&mut pool, 500).unwrap().commit(500..900).is_empty());
+        assert_eq!(carve(&mut carver, &mut pool, 500, 1).unwrap().addr(), at);
+    }
+    nothing_longer_than_a_page_and_nothing_from_an_empty_pool {
+        assert!(carver.room(&mut pool, PAGE_SIZE).is_some());
+        assert!(carver.room(&mut pool, PAGE_SIZE + 1).is_none());
+        assert!(carver.room(&mut pool, usize::MAX).is_none());
+        carver.abandon();
+        pool.drain();
+        let group = GROUP_PAGES * PAGE_SIZE;
+        let hogs: Vec<_> = (0..2).map(|_| Lone::new(&mut pool, group, loan()).unwrap()).collect();
+        assert!(carver.room(&mut pool, 1).is_none());
+        let account = Arc::new(Account::default());
+        assert!(Lone::new(&mut pool, 1, Loan::new(account.clone(), 7)).is_none());
+        assert_eq!(account.returned(), 7, "what gets no memory is not charged");
+        drop(hogs);
+        assert!(carver.room(&mut pool, 1).is_some());
+        pool.debug_assert_conserved();
+    }
+    fragments_outlive_the_carver_and_the_pool {
+        let frag = carve(&mut carver, &mut pool, 300, 9).unwrap();
+        drop((carver, pool));
+        std::thread::spawn(move || assert!(shows(&frag, 9))).join().unwrap();
+    }
 }
 
 #[test]
@@ -331,13 +307,4 @@ fn memory_that_others_may_write_is_not_carved() {
     assert!(Carver::new().room(&mut pool, 64).is_none());
     assert!(Lone::new(&mut pool, 64, loan()).is_none());
     pool.debug_assert_conserved();
-}
-
-#[test]
-fn fragments_outlive_the_carver_and_the_pool() {
-    let mut pool = pool();
-    let mut carver = Carver::new();
-    let frag = carve(&mut carver, &mut pool, 300, 9).unwrap();
-    drop((carver, pool));
-    std::thread::spawn(move || assert!(shows(&frag, 9))).join().unwrap();
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use pagewire_mem::{Completed, Completion, CompletionQueue, Frag, PAGE_SIZE, PageBudget};
+use pagewire_testkit::given;
 
 fn frag(len: usize) -> Frag {
     Frag::from_bytes(Bytes::from(vec![7; len]))
@@ -73,33 +74,52 @@ fn nobody_is_told_before_the_memory_and_its_charge_are_given_back() {
     assert_eq!(drained(&queue).len(), 1);
 }
 
-#[test]
-fn a_call_that_joined_makes_a_range_which_may_wrap_and_one_that_left_does_not() {
+given! {
     let queue = CompletionQueue::new();
-    let completion = Completion::new(&queue, 0, u32::MAX);
-    assert_eq!((completion.next_id(), completion.join(), completion.join()), (0, 0, 1));
-    completion.leave();
-    completion.mark_copied();
-    drop(completion);
-    assert_eq!(drained(&queue), [Completed { owner: 0, lo: u32::MAX, hi: 0, copied: true }]);
-    let completion = Completion::new(&queue, 0, 1);
-    completion.leave();
-    drop(completion);
-    assert_eq!(drained(&queue), [], "nothing was sent, nobody is told");
-}
 
-#[test]
-fn pieces_that_happen_to_be_neighbours_stay_apart_and_parts_of_one_piece_join() {
-    let queue = CompletionQueue::new();
-    let completion = Completion::new(&queue, 0, 0);
-    let whole = frag(100);
-    let (one, other) = (whole.slice(0..50), whole.slice(50..100));
-    let mut one = completion.attach(one);
-    assert!(one.try_append(completion.attach(other)).is_err(), "two pieces are two fragments");
-    let back = one.slice(20..50);
-    one.truncate(20);
-    assert!(one.try_append(back).is_ok());
-    assert_eq!(one.len(), 50);
+    a_call_that_joined_makes_a_range_which_may_wrap_and_one_that_left_does_not {
+        let completion = Completion::new(&queue, 0, u32::MAX);
+        assert_eq!((completion.next_id(), completion.join(), completion.join()), (0, 0, 1));
+        completion.leave();
+        completion.mark_copied();
+        drop(completion);
+        assert_eq!(drained(&queue), [Completed { owner: 0, lo: u32::MAX, hi: 0, copied: true }]);
+        let completion = Completion::new(&queue, 0, 1);
+        completion.leave();
+        drop(completion);
+        assert_eq!(drained(&queue), [], "nothing was sent, nobody is told");
+    }
+    pieces_that_happen_to_be_neighbours_stay_apart_and_parts_of_one_piece_join {
+        let completion = Completion::new(&queue, 0, 0);
+        let whole = frag(100);
+        let (one, other) = (whole.slice(0..50), whole.slice(50..100));
+        let mut one = completion.attach(one);
+        assert!(one.try_append(completion.attach(other)).is_err(), "two pieces are two fragments");
+        let back = one.slice(20..50);
+        one.truncate(20);
+        assert!(one.try_append(back).is_ok());
+        assert_eq!(one.len(), 50);
+    }
+    what_continues_the_last_piece_in_its_memory_becomes_part_of_it_and_nothing_else_does {
+        let completion = Completion::new(&queue, 0, 0);
+        let memory = frag(100);
+        let other = frag(10);
+        let mut first = completion.attach(memory.slice(0..30));
+        assert!(completion.is_continued_by(&memory.slice(30..50)));
+        assert!(!completion.is_continued_by(&memory.slice(31..50)), "a gap");
+        assert!(!completion.is_continued_by(&Frag::empty()));
+        assert!(!completion.is_continued_by(&Frag::from_static(b"elsewhere")));
+        let second = completion.attach_behind(memory.slice(30..50));
+        assert_eq!(first.try_append(second).map_err(|f| f.len()), Ok(()));
+        assert_eq!(first.len(), 50);
+        // Elsewhere, and then where the piece before that ended: pieces of their own.
+        let apart = completion.attach_behind(other.clone());
+        assert!(!completion.is_continued_by(&memory.slice(50..60)));
+        let mut again = completion.attach_behind(memory.slice(50..60));
+        assert!(first.try_append(again.clone()).is_err() && again.try_append(apart).is_err());
+        drop((first, again, completion));
+        assert_eq!(drained(&queue).len(), 1);
+    }
 }
 
 #[test]
@@ -147,29 +167,6 @@ fn releases_on_many_threads_are_all_told_and_the_waker_is_called_when_something_
     ids.sort_unstable();
     assert_eq!(ids, (0..calls).collect::<Vec<_>>(), "each once");
     assert!(wakes.load(Ordering::Relaxed) > 0);
-}
-
-#[test]
-fn what_continues_the_last_piece_in_its_memory_becomes_part_of_it_and_nothing_else_does() {
-    let queue = CompletionQueue::new();
-    let completion = Completion::new(&queue, 0, 0);
-    let memory = frag(100);
-    let other = frag(10);
-    let mut first = completion.attach(memory.slice(0..30));
-    assert!(completion.is_continued_by(&memory.slice(30..50)));
-    assert!(!completion.is_continued_by(&memory.slice(31..50)), "a gap");
-    assert!(!completion.is_continued_by(&Frag::empty()));
-    assert!(!completion.is_continued_by(&Frag::from_static(b"elsewhere")));
-    let second = completion.attach_behind(memory.slice(30..50));
-    assert_eq!(first.try_append(second).map_err(|f| f.len()), Ok(()));
-    assert_eq!(first.len(), 50);
-    // Elsewhere, and then where the piece before that ended: pieces of their own.
-    let apart = completion.attach_behind(other.clone());
-    assert!(!completion.is_continued_by(&memory.slice(50..60)));
-    let mut again = completion.attach_behind(memory.slice(50..60));
-    assert!(first.try_append(again.clone()).is_err() && again.try_append(apart).is_err());
-    drop((first, again, completion));
-    assert_eq!(drained(&queue).len(), 1);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use pagewire_mem::{
     Access, BufferId, CopyLedger, CopyReason, GROUP_PAGES, Handed, Lease, MemError, PAGE_SIZE,
     PagePool, PageWriter, Refused, Region,
 };
+use pagewire_testkit::given;
 
 fn pool() -> PagePool {
     PagePool::over(Region::memfd_shared("lease", GROUP_PAGES * PAGE_SIZE).unwrap()).unwrap()
@@ -28,79 +29,81 @@ fn receive(pool: &mut PagePool, lease: &mut Lease, data: &[u8]) -> Vec<Handed> {
     handed
 }
 
-#[test]
-fn a_region_is_the_applications_until_it_gives_its_pages() {
+given! {
     let mut pool = pool();
-    let mut lease = Lease::all(&mut pool).unwrap();
-    assert_eq!(pool.stats().free, 0);
-    post(&mut lease, 3);
-    assert_eq!((pool.drain(), lease.unposted()), (3, GROUP_PAGES - 3));
-    assert_eq!(lease.take_back(BufferId::first(0)), Err(Refused::NotHeld), "given twice");
-    assert!(pool.audit().is_conserved());
-    assert!(matches!(Lease::all(&mut pool), Err(MemError::Claimed(_))), "pages are in use");
-}
 
-#[test]
-fn bytes_are_handed_out_page_by_page_and_each_part_is_a_reference() {
-    let mut pool = pool();
-    let mut lease = Lease::all(&mut pool).unwrap();
-    post(&mut lease, GROUP_PAGES as u32);
-    let data: Vec<u8> = (0..PAGE_SIZE + 10).map(|i| i as u8).collect();
-    let parts = receive(&mut pool, &mut lease, &data);
-    let lens: Vec<_> = parts.iter().map(|part| part.len as usize).collect();
-    assert_eq!((lens, lease.delivered()), (vec![PAGE_SIZE, 10], 2));
-    let view = lease.view();
-    let mut seen = vec![0; data.len()];
-    let (first, second) = seen.split_at_mut(PAGE_SIZE);
-    assert_eq!(view.copy_out(parts[0].offset as usize, first), PAGE_SIZE);
-    assert_eq!(view.copy_out(parts[1].offset as usize, second), 10);
-    assert_eq!(seen, data);
-    for part in parts {
-        assert_eq!(lease.take_back(part.id), Ok(true));
+    a_region_is_the_applications_until_it_gives_its_pages {
+        let mut lease = Lease::all(&mut pool).unwrap();
+        assert_eq!(pool.stats().free, 0);
+        post(&mut lease, 3);
+        assert_eq!((pool.drain(), lease.unposted()), (3, GROUP_PAGES - 3));
+        assert_eq!(lease.take_back(BufferId::first(0)), Err(Refused::NotHeld), "given twice");
+        assert!(pool.audit().is_conserved());
+        assert!(matches!(Lease::all(&mut pool), Err(MemError::Claimed(_))), "pages are in use");
     }
-    pool.drain();
-    assert_eq!((lease.delivered(), pool.stats().free), (0, GROUP_PAGES));
-    assert!(pool.audit().is_conserved());
-}
-
-#[test]
-fn a_page_in_two_parts_is_home_when_both_are() {
-    let mut pool = pool();
-    let mut lease = Lease::all(&mut pool).unwrap();
-    post(&mut lease, 2);
-    pool.drain();
-    let mut writer = PageWriter::new();
-    let mut write = |pool: &mut PagePool, data: &[u8]| {
-        let mut ledger = CopyLedger::new();
-        writer.write(pool, data, &mut ledger, CopyReason::DeviceRx).0.pop().unwrap()
-    };
-    let (a, b) = (write(&mut pool, &[1; 100]), write(&mut pool, &[2; 50]));
-    let mut ids = Vec::new();
-    lease.hand_out(a, |part| ids.push(part.id)).unwrap();
-    lease.hand_out(b, |part| ids.push(part.id)).unwrap();
-    assert_eq!(ids[0], ids[1], "one page, one turn");
-    assert_eq!(lease.take_back(ids[0]), Ok(false));
-    assert_eq!(lease.take_back(ids[1]), Ok(true));
-    assert_eq!(lease.take_back(ids[1]), Err(Refused::NotHeld));
-}
-
-#[test]
-fn foreign_stale_doubled_and_impossible_ids_change_nothing() {
-    let mut pool = pool();
-    let mut lease = Lease::all(&mut pool).unwrap();
-    post(&mut lease, 1);
-    let first = receive(&mut pool, &mut lease, b"first turn")[0];
-    assert_eq!(lease.take_back(BufferId::first(0)), Err(Refused::Stale), "an earlier turn");
-    assert_eq!(lease.take_back(BufferId(u32::MAX)), Err(Refused::OutOfRange));
-    assert_eq!(lease.take_back(BufferId::first(GROUP_PAGES as u32)), Err(Refused::OutOfRange));
-    assert_eq!(lease.take_back(first.id), Ok(true));
-    assert_eq!(lease.take_back(first.id), Err(Refused::NotHeld), "doubled");
-    let second = receive(&mut pool, &mut lease, b"second turn")[0];
-    assert_eq!(second.offset, first.offset, "the same page");
-    assert_eq!(lease.take_back(first.id), Err(Refused::Stale), "doubled, after the next turn");
-    assert_eq!(lease.delivered(), 1);
-    assert_eq!(lease.take_back(second.id), Ok(true));
-    assert!(pool.audit().is_conserved());
+    bytes_are_handed_out_page_by_page_and_each_part_is_a_reference {
+        let mut lease = Lease::all(&mut pool).unwrap();
+        post(&mut lease, GROUP_PAGES as u32);
+        let data: Vec<u8> = (0..PAGE_SIZE + 10).map(|i| i as u8).collect();
+        let parts = receive(&mut pool, &mut lease, &data);
+        let lens: Vec<_> = parts.iter().map(|part| part.len as usize).collect();
+        assert_eq!((lens, lease.delivered()), (vec![PAGE_SIZE, 10], 2));
+        let view = lease.view();
+        let mut seen = vec![0; data.len()];
+        let (first, second) = seen.split_at_mut(PAGE_SIZE);
+        assert_eq!(view.copy_out(parts[0].offset as usize, first), PAGE_SIZE);
+        assert_eq!(view.copy_out(parts[1].offset as usize, second), 10);
+        assert_eq!(seen, data);
+        for part in parts {
+            assert_eq!(lease.take_back(part.id), Ok(true));
+        }
+        pool.drain();
+        assert_eq!((lease.delivered(), pool.stats().free), (0, GROUP_PAGES));
+        assert!(pool.audit().is_conserved());
+    }
+    a_page_in_two_parts_is_home_when_both_are {
+        let mut lease = Lease::all(&mut pool).unwrap();
+        post(&mut lease, 2);
+        pool.drain();
+        let mut writer = PageWriter::new();
+        let mut write = |pool: &mut PagePool, data: &[u8]| {
+            let mut ledger = CopyLedger::new();
+            writer.write(pool, data, &mut ledger, CopyReason::DeviceRx).0.pop().unwrap()
+        };
+        let (a, b) = (write(&mut pool, &[1; 100]), write(&mut pool, &[2; 50]));
+        let mut ids = Vec::new();
+        lease.hand_out(a, |part| ids.push(part.id)).unwrap();
+        lease.hand_out(b, |part| ids.push(part.id)).unwrap();
+        assert_eq!(ids[0], ids[1], "one page, one turn");
+        assert_eq!(lease.take_back(ids[0]), Ok(false));
+        assert_eq!(lease.take_back(ids[1]), Ok(true));
+        assert_eq!(lease.take_back(ids[1]), Err(Refused::NotHeld));
+    }
+    foreign_stale_doubled_and_impossible_ids_change_nothing {
+        let mut lease = Lease::all(&mut pool).unwrap();
+        post(&mut lease, 1);
+        let first = receive(&mut pool, &mut lease, b"first turn")[0];
+        assert_eq!(lease.take_back(BufferId::first(0)), Err(Refused::Stale), "an earlier turn");
+        assert_eq!(lease.take_back(BufferId(u32::MAX)), Err(Refused::OutOfRange));
+        assert_eq!(lease.take_back(BufferId::first(GROUP_PAGES as u32)), Err(Refused::OutOfRange));
+        assert_eq!(lease.take_back(first.id), Ok(true));
+        assert_eq!(lease.take_back(first.id), Err(Refused::NotHeld), "doubled");
+        let second = receive(&mut pool, &mut lease, b"second turn")[0];
+        assert_eq!(second.offset, first.offset, "the same page");
+        assert_eq!(lease.take_back(first.id), Err(Refused::Stale), "doubled, after the next turn");
+        assert_eq!(lease.delivered(), 1);
+        assert_eq!(lease.take_back(second.id), Ok(true));
+        assert!(pool.audit().is_conserved());
+    }
+    an_application_that_vanishes_lets_go_of_everything {
+        let mut lease = Lease::all(&mut pool).unwrap();
+        post(&mut lease, 10);
+        receive(&mut pool, &mut lease, &[7; 3 * PAGE_SIZE]);
+        assert!(!lease.is_home());
+        drop(lease);
+        pool.drain();
+        assert_eq!(pool.stats().free, GROUP_PAGES);
+    }
 }
 
 #[test]
@@ -110,18 +113,6 @@ fn a_fragment_of_other_memory_is_given_back() {
     assert!(!lease.owns(&frag));
     let back = lease.hand_out(frag, |_| panic!("handed out")).unwrap_err();
     assert_eq!(back.len(), 9);
-}
-
-#[test]
-fn an_application_that_vanishes_lets_go_of_everything() {
-    let mut pool = pool();
-    let mut lease = Lease::all(&mut pool).unwrap();
-    post(&mut lease, 10);
-    receive(&mut pool, &mut lease, &[7; 3 * PAGE_SIZE]);
-    assert!(!lease.is_home());
-    drop(lease);
-    pool.drain();
-    assert_eq!(pool.stats().free, GROUP_PAGES);
 }
 
 #[test]

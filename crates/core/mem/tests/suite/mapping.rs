@@ -7,6 +7,7 @@ use pagewire_mem::{
     Access, Completion, CompletionQueue, CopyLedger, CopyReason, Frag, FragVec, GROUP_PAGES,
     MapFault, Mapping, PAGE_SIZE, PagePool, PageWriter, Place, Region, Reserved,
 };
+use pagewire_testkit::given;
 
 const GROUP: usize = GROUP_PAGES * PAGE_SIZE;
 
@@ -57,114 +58,103 @@ fn firsts(mapping: &Mapping) -> Vec<u8> {
     mapping.as_slice().unwrap().chunks(PAGE_SIZE).map(|page| page[0]).collect()
 }
 
-#[test]
-fn adjacent_pages_are_lent_as_they_lie_and_only_the_first_mapping_takes_a_system_call() {
+given! {
     let mut pages = Pages::new();
-    let mut calls = Vec::new();
-    for round in 0..100 {
-        let mapping = map_one(pages.run(4)).unwrap();
-        assert_eq!(mapping.len(), 4 * PAGE_SIZE);
-        assert_eq!(firsts(&mapping)[0], (4 * round + 1) as u8);
-        calls.push(mapping.system_calls());
-        drop(mapping);
+
+    adjacent_pages_are_lent_as_they_lie_and_only_the_first_mapping_takes_a_system_call {
+        let mut calls = Vec::new();
+        for round in 0..100 {
+            let mapping = map_one(pages.run(4)).unwrap();
+            assert_eq!(mapping.len(), 4 * PAGE_SIZE);
+            assert_eq!(firsts(&mapping)[0], (4 * round + 1) as u8);
+            calls.push(mapping.system_calls());
+            drop(mapping);
+            pages.pool.drain();
+        }
+        assert_eq!(calls[0], 1, "the alias of the region");
+        assert_eq!(calls[1..].iter().sum::<u32>(), 0);
+    }
+    pages_that_lie_apart_are_mapped_run_by_run {
+        let frags = FragVec::from_iter([pages.run(2), pages.run_apart(1), pages.run_apart(3)]);
+        let expected: Vec<u8> = frags
+            .iter()
+            .flat_map(|frag| frag.as_slice().unwrap().chunks(PAGE_SIZE).map(|page| page[0]))
+            .collect();
+        let _alias = map_one(pages.run(1)).unwrap();
+        let mapping = map(frags).unwrap();
+        assert_eq!(firsts(&mapping), expected);
+        assert_eq!(mapping.system_calls(), 1 + 3, "a range, and three runs");
+    }
+    fragments_that_are_not_joined_but_adjacent_are_lent {
+        let run = pages.run(4);
+        let frags = FragVec::from_iter([run.slice(0..PAGE_SIZE), run.slice(PAGE_SIZE..run.len())]);
+        let mapping = map(frags).unwrap();
+        assert_eq!((firsts(&mapping), mapping.system_calls()), (vec![1, 2, 3, 4], 1));
+    }
+    a_part_of_a_page_is_not_mapped {
+        let run = pages.run(3);
+        for (from, to) in [(1, PAGE_SIZE + 1), (0, PAGE_SIZE - 1), (0, PAGE_SIZE + 1), (0, 0)] {
+            let part = run.slice(from..to);
+            assert!(matches!(map_one(part), Err(MapFault::NotPages)), "{from}..{to}");
+        }
+        let beyond = Place::find([(&run, 4 * PAGE_SIZE)].into_iter());
+        assert!(matches!(beyond, Err(MapFault::NotPages)));
+        assert!(matches!(map(FragVec::new()), Err(MapFault::NotPages)));
+    }
+    a_place_is_filled_by_adjacent_fragments_only {
+        let (run, other) = (pages.run(1), pages.run_apart(1));
+        let place = Place::find([(&run, PAGE_SIZE)].into_iter()).unwrap();
+        assert!(place.fill(FragVec::from_iter([run, other])).is_none());
+    }
+    pages_go_home_when_the_mapping_is_dropped_on_any_thread {
+        let frags = FragVec::from_iter([pages.run(2), pages.run_apart(2)]);
+        pages.writer.abandon();
+        let (lent, window) = (map_one(pages.run(3)).unwrap(), map(frags).unwrap());
+        pages.writer.abandon();
         pages.pool.drain();
-    }
-    assert_eq!(calls[0], 1, "the alias of the region");
-    assert_eq!(calls[1..].iter().sum::<u32>(), 0);
-}
-
-#[test]
-fn pages_that_lie_apart_are_mapped_run_by_run() {
-    let mut pages = Pages::new();
-    let frags = FragVec::from_iter([pages.run(2), pages.run_apart(1), pages.run_apart(3)]);
-    let expected: Vec<u8> = frags
-        .iter()
-        .flat_map(|frag| frag.as_slice().unwrap().chunks(PAGE_SIZE).map(|page| page[0]))
-        .collect();
-    let _alias = map_one(pages.run(1)).unwrap();
-    let mapping = map(frags).unwrap();
-    assert_eq!(firsts(&mapping), expected);
-    assert_eq!(mapping.system_calls(), 1 + 3, "a range, and three runs");
-}
-
-#[test]
-fn fragments_that_are_not_joined_but_adjacent_are_lent() {
-    let mut pages = Pages::new();
-    let run = pages.run(4);
-    let frags = FragVec::from_iter([run.slice(0..PAGE_SIZE), run.slice(PAGE_SIZE..run.len())]);
-    let mapping = map(frags).unwrap();
-    assert_eq!((firsts(&mapping), mapping.system_calls()), (vec![1, 2, 3, 4], 1));
-}
-
-#[test]
-fn a_part_of_a_page_is_not_mapped() {
-    let mut pages = Pages::new();
-    let run = pages.run(3);
-    for (from, to) in [(1, PAGE_SIZE + 1), (0, PAGE_SIZE - 1), (0, PAGE_SIZE + 1), (0, 0)] {
-        let part = run.slice(from..to);
-        assert!(matches!(map_one(part), Err(MapFault::NotPages)), "{from}..{to}");
-    }
-    let beyond = Place::find([(&run, 4 * PAGE_SIZE)].into_iter());
-    assert!(matches!(beyond, Err(MapFault::NotPages)));
-    assert!(matches!(map(FragVec::new()), Err(MapFault::NotPages)));
-}
-
-#[test]
-fn a_place_is_filled_by_adjacent_fragments_only() {
-    let mut pages = Pages::new();
-    let (run, other) = (pages.run(1), pages.run_apart(1));
-    let place = Place::find([(&run, PAGE_SIZE)].into_iter()).unwrap();
-    assert!(place.fill(FragVec::from_iter([run, other])).is_none());
-}
-
-#[test]
-fn pages_go_home_when_the_mapping_is_dropped_on_any_thread() {
-    let mut pages = Pages::new();
-    let frags = FragVec::from_iter([pages.run(2), pages.run_apart(2)]);
-    pages.writer.abandon();
-    let (lent, window) = (map_one(pages.run(3)).unwrap(), map(frags).unwrap());
-    pages.writer.abandon();
-    pages.pool.drain();
-    assert_eq!(pages.pool.audit().out, 7);
-    std::thread::spawn(move || drop((lent, window))).join().unwrap();
-    pages.pool.drain();
-    assert_eq!(pages.pool.audit().out, 0);
-    pages.pool.debug_assert_conserved();
-}
-
-#[test]
-fn a_mapping_outlives_its_pool() {
-    let mut pages = Pages::new();
-    let frags = FragVec::from_iter([pages.run(2), pages.run_apart(2)]);
-    let (lent, window) = (map_one(pages.run(3)).unwrap(), map(frags).unwrap());
-    drop(pages);
-    assert_eq!((firsts(&lent), firsts(&window)), (vec![6, 7, 8], vec![1, 2, 4, 5]));
-}
-
-#[test]
-fn pages_are_not_reused_while_they_are_mapped() {
-    let mut pages = Pages::new();
-    let mapping = map_one(pages.run(8)).unwrap();
-    let mut held = Vec::new();
-    for _ in 0..15 {
-        held.push(pages.run(8));
-        drop(held.pop());
+        assert_eq!(pages.pool.audit().out, 7);
+        std::thread::spawn(move || drop((lent, window))).join().unwrap();
         pages.pool.drain();
+        assert_eq!(pages.pool.audit().out, 0);
+        pages.pool.debug_assert_conserved();
     }
-    assert_eq!(firsts(&mapping), [1, 2, 3, 4, 5, 6, 7, 8]);
-}
-
-#[test]
-fn what_a_mapping_was_made_of_can_be_sent_on() {
-    let mut pages = Pages::new();
-    let mapping = map_one(pages.run(2)).unwrap();
-    assert_eq!(mapping.pinned(), 2 * PAGE_SIZE);
-    let frags = mapping.into_frags();
-    assert_eq!(frags[0].as_slice().unwrap()[0], 1);
-    drop(frags);
-    pages.writer.abandon();
-    pages.pool.drain();
-    assert_eq!(pages.pool.audit().out, 0);
+    a_mapping_outlives_its_pool {
+        let frags = FragVec::from_iter([pages.run(2), pages.run_apart(2)]);
+        let (lent, window) = (map_one(pages.run(3)).unwrap(), map(frags).unwrap());
+        drop(pages);
+        assert_eq!((firsts(&lent), firsts(&window)), (vec![6, 7, 8], vec![1, 2, 4, 5]));
+    }
+    pages_are_not_reused_while_they_are_mapped {
+        let mapping = map_one(pages.run(8)).unwrap();
+        let mut held = Vec::new();
+        for _ in 0..15 {
+            held.push(pages.run(8));
+            drop(held.pop());
+            pages.pool.drain();
+        }
+        assert_eq!(firsts(&mapping), [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+    what_a_mapping_was_made_of_can_be_sent_on {
+        let mapping = map_one(pages.run(2)).unwrap();
+        assert_eq!(mapping.pinned(), 2 * PAGE_SIZE);
+        let frags = mapping.into_frags();
+        assert_eq!(frags[0].as_slice().unwrap()[0], 1);
+        drop(frags);
+        pages.writer.abandon();
+        pages.pool.drain();
+        assert_eq!(pages.pool.audit().out, 0);
+    }
+    writing_to_a_mapping_faults_and_it_cannot_be_made_writable {
+        let frags = FragVec::from_iter([pages.run(2), pages.run_apart(2)]);
+        for mapping in [map_one(pages.run(3)).unwrap(), map(frags).unwrap()] {
+            let before = firsts(&mapping);
+            let at = mapping.as_ptr().expose_provenance();
+            assert_eq!(touches_in_a_child(at, false), 0);
+            assert_eq!(touches_in_a_child(at, true), libc::SIGSEGV);
+            assert_eq!(make_writable_at(at), Err(libc::EACCES));
+            assert_eq!(firsts(&mapping), before);
+        }
+    }
 }
 
 #[test]
@@ -253,76 +243,58 @@ fn make_writable_at(at: usize) -> Result<(), i32> {
     }
 }
 
-#[test]
-fn writing_to_a_mapping_faults_and_it_cannot_be_made_writable() {
-    let mut pages = Pages::new();
-    let frags = FragVec::from_iter([pages.run(2), pages.run_apart(2)]);
-    for mapping in [map_one(pages.run(3)).unwrap(), map(frags).unwrap()] {
-        let before = firsts(&mapping);
-        let at = mapping.as_ptr().expose_provenance();
-        assert_eq!(touches_in_a_child(at, false), 0);
-        assert_eq!(touches_in_a_child(at, true), libc::SIGSEGV);
-        assert_eq!(make_writable_at(at), Err(libc::EACCES));
-        assert_eq!(firsts(&mapping), before);
-    }
-}
-
 // ---- addresses reserved for pages that come and go ----
 
-#[test]
-fn pages_are_mapped_into_reserved_addresses_and_replaced() {
+given! {
     let mut pages = Pages::new();
-    let mut reserved = Reserved::new(8 * PAGE_SIZE).unwrap();
-    let (first, second) = (pages.run(3), pages.run_apart(2));
-    let parts = [(&first, first.len()), (&second, second.len())];
-    assert_eq!(reserved.put(0, parts.into_iter()).unwrap(), 5 * PAGE_SIZE);
-    drop((first, second));
-    assert_eq!(shown(&reserved), [1, 2, 3, 5, 6]);
-    let third = pages.run_apart(2);
-    assert_eq!(
-        reserved.put(PAGE_SIZE, [(&third, third.len())].into_iter()).unwrap(),
-        2 * PAGE_SIZE
-    );
-    drop(third);
-    assert_eq!(shown(&reserved), [1, 8, 9, 5, 6]);
-    assert_eq!(reserved.mapped(), 5 * PAGE_SIZE);
-    pages.writer.abandon();
-    pages.pool.drain();
-    assert_eq!(pages.pool.audit().out, 5, "what was replaced has gone home");
-    reserved.clear(PAGE_SIZE..3 * PAGE_SIZE).unwrap();
-    pages.pool.drain();
-    assert_eq!(pages.pool.audit().out, 3);
-    drop(reserved);
-    pages.pool.drain();
-    assert_eq!(pages.pool.audit().out, 0);
-}
 
-#[test]
-fn pages_are_put_as_far_as_there_are_addresses_and_a_file() {
-    let mut pages = Pages::new();
-    let mut reserved = Reserved::new(2 * PAGE_SIZE).unwrap();
-    let run = pages.run(3);
-    assert_eq!(reserved.put(PAGE_SIZE, [(&run, run.len())].into_iter()).unwrap(), PAGE_SIZE);
-    let bytes = Frag::from_bytes(Bytes::from(vec![7; 3 * PAGE_SIZE]));
-    let refused = reserved.put(0, [(&bytes, 2 * PAGE_SIZE)].into_iter());
-    assert!(matches!(refused, Err(MapFault::NotPages)), "nobody can map it again");
-    assert!(matches!(reserved.put(1, [(&run, run.len())].into_iter()), Err(MapFault::NotPages)));
-}
-
-#[test]
-fn an_address_without_a_page_is_a_bus_error_and_none_can_be_made_writable() {
-    let mut pages = Pages::new();
-    let mut reserved = Reserved::new(2 * PAGE_SIZE).unwrap();
-    let run = pages.run(1);
-    reserved.put(0, [(&run, run.len())].into_iter()).unwrap();
-    let (page, none) = (reserved.addr(), reserved.addr() + PAGE_SIZE);
-    assert_eq!(touches_in_a_child(page, true), libc::SIGSEGV);
-    assert_eq!(touches_in_a_child(none, false), libc::SIGBUS);
-    for at in [page, none] {
-        assert_eq!(make_writable_at(at), Err(libc::EACCES));
+    pages_are_mapped_into_reserved_addresses_and_replaced {
+        let mut reserved = Reserved::new(8 * PAGE_SIZE).unwrap();
+        let (first, second) = (pages.run(3), pages.run_apart(2));
+        let parts = [(&first, first.len()), (&second, second.len())];
+        assert_eq!(reserved.put(0, parts.into_iter()).unwrap(), 5 * PAGE_SIZE);
+        drop((first, second));
+        assert_eq!(shown(&reserved), [1, 2, 3, 5, 6]);
+        let third = pages.run_apart(2);
+        assert_eq!(
+            reserved.put(PAGE_SIZE, [(&third, third.len())].into_iter()).unwrap(),
+            2 * PAGE_SIZE
+        );
+        drop(third);
+        assert_eq!(shown(&reserved), [1, 8, 9, 5, 6]);
+        assert_eq!(reserved.mapped(), 5 * PAGE_SIZE);
+        pages.writer.abandon();
+        pages.pool.drain();
+        assert_eq!(pages.pool.audit().out, 5, "what was replaced has gone home");
+        reserved.clear(PAGE_SIZE..3 * PAGE_SIZE).unwrap();
+        pages.pool.drain();
+        assert_eq!(pages.pool.audit().out, 3);
+        drop(reserved);
+        pages.pool.drain();
+        assert_eq!(pages.pool.audit().out, 0);
     }
-    reserved.clear(0..PAGE_SIZE).unwrap();
-    assert_eq!(touches_in_a_child(page, false), libc::SIGBUS);
+    pages_are_put_as_far_as_there_are_addresses_and_a_file {
+        let mut reserved = Reserved::new(2 * PAGE_SIZE).unwrap();
+        let run = pages.run(3);
+        assert_eq!(reserved.put(PAGE_SIZE, [(&run, run.len())].into_iter()).unwrap(), PAGE_SIZE);
+        let bytes = Frag::from_bytes(Bytes::from(vec![7; 3 * PAGE_SIZE]));
+        let refused = reserved.put(0, [(&bytes, 2 * PAGE_SIZE)].into_iter());
+        assert!(matches!(refused, Err(MapFault::NotPages)), "nobody can map it again");
+        assert!(matches!(reserved.put(1, [(&run, run.len())].into_iter()), Err(MapFault::NotPages)));
+    }
+    an_address_without_a_page_is_a_bus_error_and_none_can_be_made_writable {
+        let mut reserved = Reserved::new(2 * PAGE_SIZE).unwrap();
+        let run = pages.run(1);
+        reserved.put(0, [(&run, run.len())].into_iter()).unwrap();
+        let (page, none) = (reserved.addr(), reserved.addr() + PAGE_SIZE);
+        assert_eq!(touches_in_a_child(page, true), libc::SIGSEGV);
+        assert_eq!(touches_in_a_child(none, false), libc::SIGBUS);
+        for at in [page, none] {
+            assert_eq!(make_writable_at(at), Err(libc::EACCES));
+        }
+        reserved.clear(0..PAGE_SIZE).unwrap();
+        assert_eq!(touches_in_a_child(page, false), libc::SIGBUS);
+    }
 }
 
 /// The first bytes of the pages that are mapped from the first on.

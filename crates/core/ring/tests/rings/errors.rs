@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use pagewire_device::{BindError, QueueMemory, Rule, Steering};
 use pagewire_mem::{Access, Frag, PAGE_SIZE, PagePool, Region};
 use pagewire_ring::{Engine, EngineConfig, QueueConfig, RegisterError};
+use pagewire_testkit::given;
 
 use crate::support::{GROUP, config};
 
@@ -90,56 +91,61 @@ fn tempfile() -> std::fs::File {
     region.fd().unwrap().as_fd().try_clone_to_owned().unwrap().into()
 }
 
-#[test]
-fn a_queue_has_one_owner() {
+given! {
     let mut engine = engine();
-    engine.register_queue(1, config(1)).unwrap();
-    let error = engine.register_queue(1, config(1)).unwrap_err();
-    assert!(matches!(error, RegisterError::QueueTaken(1)) && error.errno() == 17);
-    let memory = || QueueMemory::new(PagePool::over(config(1).region).unwrap());
-    let mut steering = Steering::new(2);
-    steering.bind(1, memory()).unwrap();
-    assert_eq!(steering.bind(1, memory()), Err(BindError::Taken(1)));
-    assert_eq!(steering.bind(2, memory()), Err(BindError::NoQueue(2)));
-    assert_eq!(steering.steer(Rule::tcp_port(1), 2), Err(BindError::NoQueue(2)));
-}
 
-#[test]
-fn limits_on_groups_and_memory_are_kept() {
-    let mut engine = engine();
-    for queue in 1..16 {
-        engine.register_queue(queue, config(1)).unwrap();
+    a_queue_has_one_owner {
+        engine.register_queue(1, config(1)).unwrap();
+        let error = engine.register_queue(1, config(1)).unwrap_err();
+        assert!(matches!(error, RegisterError::QueueTaken(1)) && error.errno() == 17);
+        let memory = || QueueMemory::new(PagePool::over(config(1).region).unwrap());
+        let mut steering = Steering::new(2);
+        steering.bind(1, memory()).unwrap();
+        assert_eq!(steering.bind(1, memory()), Err(BindError::Taken(1)));
+        assert_eq!(steering.bind(2, memory()), Err(BindError::NoQueue(2)));
+        assert_eq!(steering.steer(Rule::tcp_port(1), 2), Err(BindError::NoQueue(2)));
     }
-    let error = engine.register_queue(16, config(1)).unwrap_err();
-    assert!(matches!(error, RegisterError::TooManyGroups));
+    limits_on_groups_and_memory_are_kept {
+        for queue in 1..16 {
+            engine.register_queue(queue, config(1)).unwrap();
+        }
+        let error = engine.register_queue(16, config(1)).unwrap_err();
+        assert!(matches!(error, RegisterError::TooManyGroups));
 
-    let config_of = EngineConfig { region_bytes: 3 * GROUP, ..EngineConfig::new(config(1)) };
-    let mut engine = Engine::new(config_of).unwrap().0;
-    engine.register_queue(1, config(1)).unwrap();
-    let error = engine.register_queue(2, config(2)).unwrap_err();
-    assert!(matches!(error, RegisterError::Memory { wanted: GROUP, .. }) && error.errno() == 12);
-    engine.register_queue(2, config(1)).unwrap();
-}
-
-#[test]
-fn memory_to_send_from_can_be_exchanged_and_counts() {
-    let mut engine = engine();
-    let memory = |bytes| Region::memfd_shared("send", bytes).unwrap();
-    for n in 0..16 {
-        assert_eq!(engine.register_send(memory(PAGE_SIZE)).unwrap(), n);
+        let config_of = EngineConfig { region_bytes: 3 * GROUP, ..EngineConfig::new(config(1)) };
+        let mut engine = Engine::new(config_of).unwrap().0;
+        engine.register_queue(1, config(1)).unwrap();
+        let error = engine.register_queue(2, config(2)).unwrap_err();
+        assert!(matches!(error, RegisterError::Memory { wanted: GROUP, .. }) && error.errno() == 12);
+        engine.register_queue(2, config(1)).unwrap();
     }
-    let error = engine.register_send(memory(PAGE_SIZE)).unwrap_err();
-    assert!(matches!(error, RegisterError::TooManyGroups) && error.errno() == 22);
-    engine.unregister_send(5).unwrap();
-    assert!(matches!(engine.unregister_send(5), Err(RegisterError::NoGroup(5))));
-    assert!(matches!(engine.unregister_send(16), Err(RegisterError::NoGroup(16))));
-    assert_eq!(engine.register_send(memory(PAGE_SIZE)).unwrap(), 5);
+    memory_to_send_from_can_be_exchanged_and_counts {
+        let memory = |bytes| Region::memfd_shared("send", bytes).unwrap();
+        for n in 0..16 {
+            assert_eq!(engine.register_send(memory(PAGE_SIZE)).unwrap(), n);
+        }
+        let error = engine.register_send(memory(PAGE_SIZE)).unwrap_err();
+        assert!(matches!(error, RegisterError::TooManyGroups) && error.errno() == 22);
+        engine.unregister_send(5).unwrap();
+        assert!(matches!(engine.unregister_send(5), Err(RegisterError::NoGroup(5))));
+        assert!(matches!(engine.unregister_send(16), Err(RegisterError::NoGroup(16))));
+        assert_eq!(engine.register_send(memory(PAGE_SIZE)).unwrap(), 5);
 
-    let config_of = EngineConfig { region_bytes: 2 * GROUP, ..EngineConfig::new(config(1)) };
-    let mut engine = Engine::new(config_of).unwrap().0;
-    let error = engine.register_send(memory(2 * GROUP)).unwrap_err();
-    assert!(matches!(error, RegisterError::Memory { wanted: GROUP, limit } if limit == 2 * GROUP));
-    engine.register_send(memory(GROUP)).unwrap();
+        let config_of = EngineConfig { region_bytes: 2 * GROUP, ..EngineConfig::new(config(1)) };
+        let mut engine = Engine::new(config_of).unwrap().0;
+        let error = engine.register_send(memory(2 * GROUP)).unwrap_err();
+        assert!(matches!(error, RegisterError::Memory { wanted: GROUP, limit } if limit == 2 * GROUP));
+        engine.register_send(memory(GROUP)).unwrap();
+    }
+    only_what_is_registered_can_be_unregistered_and_never_the_copy_group {
+        assert!(matches!(engine.unregister(0), Err(RegisterError::NoGroup(0))));
+        assert!(matches!(engine.unregister(1), Err(RegisterError::NoGroup(1))));
+        let group = engine.register_queue(1, config(1)).unwrap().0.group;
+        engine.unregister(group).unwrap();
+        assert!(matches!(engine.unregister(group), Err(RegisterError::NoGroup(_))));
+        let nothing = engine.register_lent(Frag::empty(), 64).unwrap_err();
+        assert!(matches!(nothing, RegisterError::Length(0)));
+    }
 }
 
 #[test]
@@ -167,16 +173,4 @@ fn what_a_device_can_refuse_has_an_error_of_its_own() {
     assert_eq!(of(BindError::Steered(1)), 17, "EEXIST");
     assert_eq!(of(BindError::NoQueue(1)), 19, "ENODEV");
     assert_eq!(of(BindError::Unsupported), 95, "EOPNOTSUPP");
-}
-
-#[test]
-fn only_what_is_registered_can_be_unregistered_and_never_the_copy_group() {
-    let mut engine = engine();
-    assert!(matches!(engine.unregister(0), Err(RegisterError::NoGroup(0))));
-    assert!(matches!(engine.unregister(1), Err(RegisterError::NoGroup(1))));
-    let group = engine.register_queue(1, config(1)).unwrap().0.group;
-    engine.unregister(group).unwrap();
-    assert!(matches!(engine.unregister(group), Err(RegisterError::NoGroup(_))));
-    let nothing = engine.register_lent(Frag::empty(), 64).unwrap_err();
-    assert!(matches!(nothing, RegisterError::Length(0)));
 }

@@ -1,5 +1,7 @@
 use std::collections::HashSet;
 
+use pagewire_testkit::given;
+
 use super::*;
 
 #[test]
@@ -30,52 +32,56 @@ fn many_connections_that_nobody_reads_leave_a_share_to_the_next() {
     assert!(next >= fair * 9 / 10, "{next} bytes for the next, of {fair}");
 }
 
-#[test]
-fn last_eighth_is_kept_for_those_who_hold_nothing_and_for_those_who_read() {
+given! {
     let mut budget = ReceiveBudget::new(3200);
-    budget.charge(0, 2700);
-    assert!(budget.is_ample(100) && !budget.is_ample(101));
-    assert!(budget.has_room(300, false, true) && !budget.has_room(301, false, true));
-    assert!(budget.has_room(400, false, false) && !budget.has_room(401, false, false));
-    assert!(budget.has_room(500, true, true) && budget.has_room(500, true, false));
-    for holds in [true, false] {
-        assert!(!budget.has_room(501, true, holds), "nothing is let in beyond the budget");
+
+    last_eighth_is_kept_for_those_who_hold_nothing_and_for_those_who_read {
+        budget.charge(0, 2700);
+        assert!(budget.is_ample(100) && !budget.is_ample(101));
+        assert!(budget.has_room(300, false, true) && !budget.has_room(301, false, true));
+        assert!(budget.has_room(400, false, false) && !budget.has_room(401, false, false));
+        assert!(budget.has_room(500, true, true) && budget.has_room(500, true, false));
+        for holds in [true, false] {
+            assert!(!budget.has_room(501, true, holds), "nothing is let in beyond the budget");
+        }
     }
-}
-
-#[test]
-fn query_gets_through_beside_streams_as_long_as_they_left_anything() {
-    let mut budget = ReceiveBudget::new(3200);
-    budget.charge(0, 3150);
-    assert!(!budget.has_room(1, false, false), "others get nothing any more");
-    assert!(budget.takes_datagram(0, 50) && !budget.takes_datagram(0, 51));
-    budget.set_room(0);
-    assert!(budget.takes_datagram(0, 50), "also if the device has little left");
-    budget.charge_datagrams(0, 50);
-    assert!(!budget.takes_datagram(0, 1));
-}
-
-#[test]
-fn device_with_little_memory_left_bounds_what_is_taken_and_promised() {
-    let mut budget = ReceiveBudget::new(3200);
-    budget.charge(0, 800);
-    budget.set_room(usize::MAX);
-    assert_eq!((budget.limit(), budget.allowance()), (3200, 600));
-    // What is pinned already is not promised again: a fourth of the rest is.
-    budget.set_room(800);
-    assert_eq!((budget.limit(), budget.allowance()), (1600, 200));
-    assert!(budget.is_ample(600) && !budget.is_ample(601));
-    assert!(budget.has_room(750, false, false) && !budget.has_room(751, false, false));
-    // Nothing left: nothing is taken, whoever asks.
-    budget.set_room(0);
-    assert_eq!(budget.allowance(), 0);
-    assert!(!budget.is_ample(1) && !budget.has_room(1, true, false));
-    assert!(!budget.takes_datagram(1, 1));
-    // It was read: there is room at once, before the device says so.
-    budget.charge(800, 400);
-    assert!(budget.has_room(300, true, true));
-    budget.set_room(10_000);
-    assert_eq!(budget.limit(), 3200);
+    query_gets_through_beside_streams_as_long_as_they_left_anything {
+        budget.charge(0, 3150);
+        assert!(!budget.has_room(1, false, false), "others get nothing any more");
+        assert!(budget.takes_datagram(0, 50) && !budget.takes_datagram(0, 51));
+        budget.set_room(0);
+        assert!(budget.takes_datagram(0, 50), "also if the device has little left");
+        budget.charge_datagrams(0, 50);
+        assert!(!budget.takes_datagram(0, 1));
+    }
+    device_with_little_memory_left_bounds_what_is_taken_and_promised {
+        budget.charge(0, 800);
+        budget.set_room(usize::MAX);
+        assert_eq!((budget.limit(), budget.allowance()), (3200, 600));
+        // What is pinned already is not promised again: a fourth of the rest is.
+        budget.set_room(800);
+        assert_eq!((budget.limit(), budget.allowance()), (1600, 200));
+        assert!(budget.is_ample(600) && !budget.is_ample(601));
+        assert!(budget.has_room(750, false, false) && !budget.has_room(751, false, false));
+        // Nothing left: nothing is taken, whoever asks.
+        budget.set_room(0);
+        assert_eq!(budget.allowance(), 0);
+        assert!(!budget.is_ample(1) && !budget.has_room(1, true, false));
+        assert!(!budget.takes_datagram(1, 1));
+        // It was read: there is room at once, before the device says so.
+        budget.charge(800, 400);
+        assert!(budget.has_room(300, true, true));
+        budget.set_room(10_000);
+        assert_eq!(budget.limit(), 3200);
+    }
+    socket_without_a_datagram_takes_one_beside_streams_that_took_their_all {
+        budget.charge(0, 2800);
+        assert!(!budget.takes_datagram(1, 1), "the last eighth is begun");
+        assert!(budget.takes_datagram(0, 300) && !budget.takes_datagram(0, 301));
+        budget.charge(2800, 0);
+        budget.charge_datagrams(0, 1500);
+        assert!(budget.takes_datagram(0, 100) && !budget.takes_datagram(0, 101), "half is for streams");
+    }
 }
 
 #[test]
@@ -120,15 +126,4 @@ fn datagrams_that_nobody_reads_leave_half_of_the_budget_and_a_share_to_the_next_
         budget.charge_datagrams(held, 0);
     }
     assert_eq!((budget.used(), budget.datagrams()), (0, 0));
-}
-
-#[test]
-fn socket_without_a_datagram_takes_one_beside_streams_that_took_their_all() {
-    let mut budget = ReceiveBudget::new(3200);
-    budget.charge(0, 2800);
-    assert!(!budget.takes_datagram(1, 1), "the last eighth is begun");
-    assert!(budget.takes_datagram(0, 300) && !budget.takes_datagram(0, 301));
-    budget.charge(2800, 0);
-    budget.charge_datagrams(0, 1500);
-    assert!(budget.takes_datagram(0, 100) && !budget.takes_datagram(0, 101), "half is for streams");
 }

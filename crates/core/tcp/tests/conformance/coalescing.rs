@@ -3,6 +3,7 @@
 
 use pagewire_mem::{Frag, FragVec};
 use pagewire_tcp::{Config, LinkLimits, SendFlags};
+use pagewire_testkit::given;
 use proptest::prelude::*;
 
 use crate::support::*;
@@ -192,12 +193,28 @@ fn nagle() -> Config {
     Config { nagle: true, ..plain() }
 }
 
-#[test]
-fn in_memory_what_is_sent_meanwhile_waits_for_the_acknowledgement_that_is_owed() {
+given! {
     let mut t = under_way(nagle());
-    t.send(3000).nothing();
-    t.send(700).nothing();
-    t.peer(". 1:1(0) ack 2501 win 60000").expect("P. 2501:6201(3700)").nothing();
+
+    in_memory_what_is_sent_meanwhile_waits_for_the_acknowledgement_that_is_owed {
+        t.send(3000).nothing();
+        t.send(700).nothing();
+        t.peer(". 1:1(0) ack 2501 win 60000").expect("P. 2501:6201(3700)").nothing();
+    }
+    in_memory_the_end_of_the_stream_does_not_wait {
+        t.send(3000).nothing();
+        t.shutdown().expect("FP. 2501:5501(3000)").nothing();
+    }
+    in_memory_what_waits_leaves_with_the_timer_if_the_acknowledgement_is_lost {
+        t.send(3000).nothing();
+        t.wait(250).expect(". 1:1001(1000)").nothing();
+        t.peer(". 1:1(0) ack 2501 win 60000").expect("P. 2501:5501(3000)").nothing();
+    }
+    in_memory_nothing_waits_for_more_than_the_congestion_window_lets_go {
+        // A window of ten segments: half of it leaves at a time.
+        t.send(25_000).expect("P. 2501:7501(5000)").expect("P. 7501:9501(2000)").nothing();
+        t.peer(". 1:1(0) ack 2501 win 60000").expect("P. 9501:15501(6000)").nothing();
+    }
 }
 
 #[test]
@@ -223,21 +240,6 @@ fn in_memory_nothing_waits_without_nagles_algorithm() {
     let mut t = under_way(nagle());
     t.send(3000).nothing();
     t.set(|c| c.settings().set_nodelay(true)).expect("P. 2501:5501(3000)").nothing();
-}
-
-#[test]
-fn in_memory_the_end_of_the_stream_does_not_wait() {
-    let mut t = under_way(nagle());
-    t.send(3000).nothing();
-    t.shutdown().expect("FP. 2501:5501(3000)").nothing();
-}
-
-#[test]
-fn in_memory_what_waits_leaves_with_the_timer_if_the_acknowledgement_is_lost() {
-    let mut t = under_way(nagle());
-    t.send(3000).nothing();
-    t.wait(250).expect(". 1:1001(1000)").nothing();
-    t.peer(". 1:1(0) ack 2501 win 60000").expect("P. 2501:5501(3000)").nothing();
 }
 
 #[test]
@@ -306,14 +308,6 @@ fn in_memory_nothing_waits_for_a_peer_that_takes_longer_segments_and_may_delay()
     t.send(3000).expect("P. 3001:6001(3000)").nothing();
     t.send(4000).expect("P. 6001:10001(4000)").nothing();
     t.send(3000).nothing();
-}
-
-#[test]
-fn in_memory_nothing_waits_for_more_than_the_congestion_window_lets_go() {
-    let mut t = under_way(nagle());
-    // A window of ten segments: half of it leaves at a time.
-    t.send(25_000).expect("P. 2501:7501(5000)").expect("P. 7501:9501(2000)").nothing();
-    t.peer(". 1:1(0) ack 2501 win 60000").expect("P. 9501:15501(6000)").nothing();
 }
 
 #[test]

@@ -5,6 +5,7 @@ use pagewire_tcp::limits::{
     COMPACT_FACTOR, COMPACT_MIN_PINNED, MAX_OUT_OF_ORDER_RANGES, REFUSE_MIN_PINNED,
 };
 use pagewire_tcp::{Config, DropReason, IcmpKind, State, TcpError};
+use pagewire_testkit::given;
 
 use crate::support::*;
 
@@ -132,43 +133,98 @@ fn feed_bytes(t: &mut Test, at: impl Iterator<Item = u32>) -> (usize, usize) {
     (dropped, answers)
 }
 
-#[test]
-fn bytes_one_by_one_pin_at_most_four_times_themselves() {
+given! {
     let mut t = Test::established(plain());
-    let (dropped, answers) = feed_bytes(&mut t, 1..=60_000);
-    assert_eq!(dropped, 0);
-    let (held, pinned) = (t.conn.queued_receive(), t.conn.pinned_receive());
-    assert_eq!(held, 60_000);
-    assert!(pinned <= (COMPACT_FACTOR * held).max(COMPACT_MIN_PINNED), "{pinned} for {held}");
-    assert!(answers <= 60_000);
-}
 
-#[test]
-fn overlapping_bytes_are_held_once() {
-    // Two bytes each, every one of which but the last was there before.
-    let mut t = Test::established(plain());
-    for seq in 1..=30_000 {
-        let _ = t.peer_any(&format!(". {seq}:{}(2) ack 1", seq + 2));
-        t.sent();
+    bytes_one_by_one_pin_at_most_four_times_themselves {
+        let (dropped, answers) = feed_bytes(&mut t, 1..=60_000);
+        assert_eq!(dropped, 0);
+        let (held, pinned) = (t.conn.queued_receive(), t.conn.pinned_receive());
+        assert_eq!(held, 60_000);
+        assert!(pinned <= (COMPACT_FACTOR * held).max(COMPACT_MIN_PINNED), "{pinned} for {held}");
+        assert!(answers <= 60_000);
     }
-    let (held, pinned) = (t.conn.queued_receive(), t.conn.pinned_receive());
-    assert_eq!(held, 30_001);
-    assert!(pinned <= (COMPACT_FACTOR * held).max(COMPACT_MIN_PINNED), "{pinned} for {held}");
-    t.read(30_001);
-}
-
-#[test]
-fn duplicates_are_answered_once_each_and_held_once() {
-    let mut t = Test::established(plain());
-    t.peer(". 1:1001(1000) ack 1").sent();
-    let before = t.conn.pinned_receive();
-    let mut answers = 0;
-    for _ in 0..100_000 {
-        t.peer_dropped(DropReason::Duplicate, ". 1:1001(1000) ack 1");
-        answers += t.sent().len();
+    overlapping_bytes_are_held_once {
+        // Two bytes each, every one of which but the last was there before.
+        for seq in 1..=30_000 {
+            let _ = t.peer_any(&format!(". {seq}:{}(2) ack 1", seq + 2));
+            t.sent();
+        }
+        let (held, pinned) = (t.conn.queued_receive(), t.conn.pinned_receive());
+        assert_eq!(held, 30_001);
+        assert!(pinned <= (COMPACT_FACTOR * held).max(COMPACT_MIN_PINNED), "{pinned} for {held}");
+        t.read(30_001);
     }
-    assert!(answers <= 100_000, "{answers}: never more than came in");
-    assert_eq!(t.conn.pinned_receive(), before);
+    duplicates_are_answered_once_each_and_held_once {
+        t.peer(". 1:1001(1000) ack 1").sent();
+        let before = t.conn.pinned_receive();
+        let mut answers = 0;
+        for _ in 0..100_000 {
+            t.peer_dropped(DropReason::Duplicate, ". 1:1001(1000) ack 1");
+            answers += t.sent().len();
+        }
+        assert!(answers <= 100_000, "{answers}: never more than came in");
+        assert_eq!(t.conn.pinned_receive(), before);
+    }
+    random_order_within_the_window_is_put_together {
+        // A permutation of 0..50 by a step that shares no factor with it.
+        for i in 0..50u32 {
+            let at = 1 + (i * 17 % 50) * 1000;
+            let _ = t.peer_any(&format!(". {at}:{}(1000) ack 1", at + 1000));
+        }
+        t.read(50_000);
+    }
+    data_for_a_host_without_memory_is_refused_and_taken_when_there_is_some {
+        t.shared.receive = pagewire_tcp::ReceiveBudget::new(1 << 20);
+        t.shared.receive.charge(0, 1 << 20);
+        t.peer_dropped(DropReason::HostMemory, ". 1:1001(1000) ack 1").sent();
+        t.shared.receive.charge(1 << 20, 0);
+        t.peer(". 1:1001(1000) ack 1").read(1000);
+    }
+    /// In the last eighth of the memory. Without any selective acknowledgement, only a timeout would tell
+    /// the peer of the gap.
+    two_segments_beyond_a_gap_are_taken_although_memory_is_short {
+        t.shared.receive = pagewire_tcp::ReceiveBudget::new(1 << 20);
+        t.shared.receive.charge(0, (1 << 20) * 15 / 16 - 10_000);
+        t.peer(". 1001:2001(1000) ack 1").expect(". 1:1(0) ack 1 <sack 1001:2001>");
+        // Of a coalesced frame, as much.
+        t.peer_dropped(DropReason::HostMemory, ". 3001:23001(20000) ack 1");
+        t.expect(". 1:1(0) ack 1 <sack 3001:5001 1001:2001>");
+        t.peer_dropped(DropReason::HostMemory, ". 30001:31001(1000) ack 1");
+        t.expect(". 1:1(0) ack 1 <sack 3001:5001 1001:2001>");
+        t.peer(". 1:1001(1000) ack 1").sent();
+        t.peer(". 2001:3001(1000) ack 1").expect(". 1:1(0) ack 5001 <>").read(5000);
+    }
+    /// The last sixteenth is for those that hold nothing.
+    nothing_beyond_a_gap_is_taken_of_what_is_left_for_others {
+        t.shared.receive = pagewire_tcp::ReceiveBudget::new(1 << 20);
+        t.shared.receive.charge(0, (1 << 20) * 15 / 16 - 500);
+        t.peer_dropped(DropReason::HostMemory, ". 1001:2001(1000) ack 1");
+        t.expect(". 1:1(0) ack 1 <>");
+    }
+    what_comes_next_in_order_has_precedence_over_what_waits_beyond_a_gap {
+        // RFC 2018 section 8: what was SACKed may be thrown away when memory runs out.
+        t.shared.receive = pagewire_tcp::ReceiveBudget::new(100_000);
+        t.peer(". 2001:4001(2000) ack 1").sent();
+        let held = t.conn.receive_charge();
+        t.shared.receive.charge(0, 100_000);
+        assert!(held >= 2000);
+        t.peer(". 1:1001(1000) ack 1").read(1000);
+        assert_eq!(t.conn.receive_charge(), 0);
+        // The peer sends the rest again.
+        t.shared.receive.charge(100_000, 0);
+        t.peer(". 1001:4001(3000) ack 1").read(3000);
+    }
+    what_waits_beyond_a_gap_is_not_thrown_away_for_more_than_it_makes_room_for {
+        t.shared.receive = pagewire_tcp::ReceiveBudget::new(100_000);
+        t.peer(". 3001:3101(100) ack 1").sent();
+        let held = t.conn.receive_charge();
+        t.shared.receive.charge(0, 100_000);
+        t.peer_dropped(DropReason::HostMemory, ". 1:2001(2000) ack 1").sent();
+        assert_eq!(t.conn.receive_charge(), held);
+        t.shared.receive.charge(100_000, 0);
+        t.peer(". 1:3001(3000) ack 1").read(3100);
+    }
 }
 
 #[test]
@@ -184,83 +240,6 @@ fn pieces_beyond_gaps_are_bounded_in_number_and_memory() {
     assert_eq!(t.conn.queued_receive(), 1);
     t.peer(". 2:3(1) ack 1");
     assert_eq!(t.conn.queued_receive(), 3);
-}
-
-#[test]
-fn random_order_within_the_window_is_put_together() {
-    let mut t = Test::established(plain());
-    // A permutation of 0..50 by a step that shares no factor with it.
-    for i in 0..50u32 {
-        let at = 1 + (i * 17 % 50) * 1000;
-        let _ = t.peer_any(&format!(". {at}:{}(1000) ack 1", at + 1000));
-    }
-    t.read(50_000);
-}
-
-#[test]
-fn data_for_a_host_without_memory_is_refused_and_taken_when_there_is_some() {
-    let mut t = Test::established(plain());
-    t.shared.receive = pagewire_tcp::ReceiveBudget::new(1 << 20);
-    t.shared.receive.charge(0, 1 << 20);
-    t.peer_dropped(DropReason::HostMemory, ". 1:1001(1000) ack 1").sent();
-    t.shared.receive.charge(1 << 20, 0);
-    t.peer(". 1:1001(1000) ack 1").read(1000);
-}
-
-/// In the last eighth of the memory. Without any selective acknowledgement, only a timeout would tell
-/// the peer of the gap.
-#[test]
-fn two_segments_beyond_a_gap_are_taken_although_memory_is_short() {
-    let mut t = Test::established(plain());
-    t.shared.receive = pagewire_tcp::ReceiveBudget::new(1 << 20);
-    t.shared.receive.charge(0, (1 << 20) * 15 / 16 - 10_000);
-    t.peer(". 1001:2001(1000) ack 1").expect(". 1:1(0) ack 1 <sack 1001:2001>");
-    // Of a coalesced frame, as much.
-    t.peer_dropped(DropReason::HostMemory, ". 3001:23001(20000) ack 1");
-    t.expect(". 1:1(0) ack 1 <sack 3001:5001 1001:2001>");
-    t.peer_dropped(DropReason::HostMemory, ". 30001:31001(1000) ack 1");
-    t.expect(". 1:1(0) ack 1 <sack 3001:5001 1001:2001>");
-    t.peer(". 1:1001(1000) ack 1").sent();
-    t.peer(". 2001:3001(1000) ack 1").expect(". 1:1(0) ack 5001 <>").read(5000);
-}
-
-/// The last sixteenth is for those that hold nothing.
-#[test]
-fn nothing_beyond_a_gap_is_taken_of_what_is_left_for_others() {
-    let mut t = Test::established(plain());
-    t.shared.receive = pagewire_tcp::ReceiveBudget::new(1 << 20);
-    t.shared.receive.charge(0, (1 << 20) * 15 / 16 - 500);
-    t.peer_dropped(DropReason::HostMemory, ". 1001:2001(1000) ack 1");
-    t.expect(". 1:1(0) ack 1 <>");
-}
-
-#[test]
-fn what_comes_next_in_order_has_precedence_over_what_waits_beyond_a_gap() {
-    // RFC 2018 section 8: what was SACKed may be thrown away when memory runs out.
-    let mut t = Test::established(plain());
-    t.shared.receive = pagewire_tcp::ReceiveBudget::new(100_000);
-    t.peer(". 2001:4001(2000) ack 1").sent();
-    let held = t.conn.receive_charge();
-    t.shared.receive.charge(0, 100_000);
-    assert!(held >= 2000);
-    t.peer(". 1:1001(1000) ack 1").read(1000);
-    assert_eq!(t.conn.receive_charge(), 0);
-    // The peer sends the rest again.
-    t.shared.receive.charge(100_000, 0);
-    t.peer(". 1001:4001(3000) ack 1").read(3000);
-}
-
-#[test]
-fn what_waits_beyond_a_gap_is_not_thrown_away_for_more_than_it_makes_room_for() {
-    let mut t = Test::established(plain());
-    t.shared.receive = pagewire_tcp::ReceiveBudget::new(100_000);
-    t.peer(". 3001:3101(100) ack 1").sent();
-    let held = t.conn.receive_charge();
-    t.shared.receive.charge(0, 100_000);
-    t.peer_dropped(DropReason::HostMemory, ". 1:2001(2000) ack 1").sent();
-    assert_eq!(t.conn.receive_charge(), held);
-    t.shared.receive.charge(100_000, 0);
-    t.peer(". 1:3001(3000) ack 1").read(3100);
 }
 
 // ---- ICMP ----

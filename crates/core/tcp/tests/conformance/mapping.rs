@@ -3,6 +3,7 @@
 
 use pagewire_mem::{Frag, FragVec, PAGE_SIZE, PagePool, PageWriter};
 use pagewire_tcp::{Available, Config, MapRefusal, State, TcpError};
+use pagewire_testkit::given;
 
 use crate::support::*;
 
@@ -83,47 +84,123 @@ fn stream(from: u32, len: u32) -> Vec<u8> {
 
 // ---- 5.2's table, row by row ----
 
-#[test]
-fn a_length_that_is_no_positive_multiple_of_the_page_is_refused_before_all_else() {
+given! {
     let (mut t, mut device) = (established(), Device::new());
-    t.fills_with(&mut device, "U.", "urg 1", 2 * PAGE);
-    for len in [0, 1, PAGE - 1, PAGE + 1] {
-        assert_eq!(t.try_map(len), Err(MapRefusal::Length));
+
+    a_length_that_is_no_positive_multiple_of_the_page_is_refused_before_all_else {
+        t.fills_with(&mut device, "U.", "urg 1", 2 * PAGE);
+        for len in [0, 1, PAGE - 1, PAGE + 1] {
+            assert_eq!(t.try_map(len), Err(MapRefusal::Length));
+        }
+        let mut closed = established();
+        closed.abort();
+        assert_eq!(closed.try_map(100), Err(MapRefusal::Length));
     }
-    let mut closed = established();
-    closed.abort();
-    assert_eq!(closed.try_map(100), Err(MapRefusal::Length));
-}
-
-#[test]
-fn fewer_bytes_than_asked_for_are_refused_without_waiting_and_stay() {
-    let (mut t, mut device) = (established(), Device::new());
-    assert_eq!(t.try_map(PAGE), Err(MapRefusal::NotEnough));
-    t.fills(&mut device, 2 * PAGE - 1);
-    assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::NotEnough));
-    t.fills(&mut device, 1);
-    assert_eq!(t.try_map(2 * PAGE), Ok(stream(1, 2 * PAGE)));
-}
-
-#[test]
-fn fewer_bytes_before_the_end_are_refused_as_such_and_stay() {
-    let (mut t, mut device) = (established(), Device::new());
-    t.fills_with(&mut device, "F.", "", PAGE + 10);
-    assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::Ended));
-    assert_eq!(t.try_map(PAGE), Ok(stream(1, PAGE)));
-    assert_eq!(t.try_map(PAGE), Err(MapRefusal::Ended));
-    assert_eq!(t.try_read(100), Ok(stream(1 + PAGE, 10)));
-    assert_eq!(t.try_read(100), Ok(vec![]));
-}
-
-#[test]
-fn a_fin_is_no_byte_of_the_range() {
-    let (mut t, mut device) = (established(), Device::new());
-    t.fills_with(&mut device, "F.", "", 2 * PAGE - 1);
-    assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::Ended));
-    let (mut t, mut device) = (established(), Device::new());
-    t.fills_with(&mut device, "F.", "", 2 * PAGE);
-    assert_eq!(t.try_map(2 * PAGE), Ok(stream(1, 2 * PAGE)));
+    fewer_bytes_than_asked_for_are_refused_without_waiting_and_stay {
+        assert_eq!(t.try_map(PAGE), Err(MapRefusal::NotEnough));
+        t.fills(&mut device, 2 * PAGE - 1);
+        assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::NotEnough));
+        t.fills(&mut device, 1);
+        assert_eq!(t.try_map(2 * PAGE), Ok(stream(1, 2 * PAGE)));
+    }
+    fewer_bytes_before_the_end_are_refused_as_such_and_stay {
+        t.fills_with(&mut device, "F.", "", PAGE + 10);
+        assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::Ended));
+        assert_eq!(t.try_map(PAGE), Ok(stream(1, PAGE)));
+        assert_eq!(t.try_map(PAGE), Err(MapRefusal::Ended));
+        assert_eq!(t.try_read(100), Ok(stream(1 + PAGE, 10)));
+        assert_eq!(t.try_read(100), Ok(vec![]));
+    }
+    a_fin_is_no_byte_of_the_range {
+        t.fills_with(&mut device, "F.", "", 2 * PAGE - 1);
+        assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::Ended));
+        let (mut t, mut device) = (established(), Device::new());
+        t.fills_with(&mut device, "F.", "", 2 * PAGE);
+        assert_eq!(t.try_map(2 * PAGE), Ok(stream(1, 2 * PAGE)));
+    }
+    what_was_received_before_a_reset_can_be_mapped {
+        t.fills(&mut device, 2 * PAGE).peer(&format!("R. {}:{0}(0) ack 1", device.seq));
+        assert_eq!(t.try_map(PAGE), Ok(stream(1, PAGE)));
+        assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::Ended));
+        assert_eq!(t.try_map(PAGE), Ok(stream(1 + PAGE, PAGE)));
+    }
+    a_direction_that_is_shut_for_reading_has_an_end {
+        t.fills(&mut device, PAGE).shutdown_read();
+        assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::Ended));
+        assert_eq!(t.try_map(PAGE), Ok(stream(1, PAGE)));
+    }
+    a_direction_that_is_shut_for_writing_is_mapped_as_ever {
+        t.shutdown().sent();
+        t.peer(". 1:1(0) ack 2").state(State::FinWait2);
+        assert_eq!(t.try_map(PAGE), Err(MapRefusal::NotEnough));
+        t.fills_with(&mut device, ".", "", PAGE);
+        assert_eq!(t.try_map(PAGE), Ok(stream(1, PAGE)));
+    }
+    an_urgent_byte_before_or_behind_the_range_does_not_matter {
+        t.fills_with(&mut device, "U.", &format!("urg {}", 2 * PAGE + 1), 3 * PAGE);
+        assert_eq!(t.try_map(2 * PAGE), Ok(stream(1, 2 * PAGE)));
+        assert_eq!(t.try_map(PAGE), Err(MapRefusal::Urgent));
+        // The next read steps over the byte and takes the rest of its page.
+        assert_eq!(t.try_read(PAGE_SIZE), Ok(stream(2 * PAGE + 2, PAGE - 1)));
+        t.fills(&mut device, PAGE);
+        assert_eq!(t.try_map(PAGE), Ok(stream(3 * PAGE + 1, PAGE)));
+    }
+    an_urgent_byte_that_is_only_announced_lies_behind_the_range {
+        t.fills_with(&mut device, "U.", &format!("urg {}", PAGE + 1), PAGE);
+        assert_eq!(t.try_map(PAGE), Ok(stream(1, PAGE)));
+    }
+    urgent_data_is_looked_for_before_pages_are {
+        device.receive(10);
+        device.seq = 1;
+        t.fills_with(&mut device, "U.", "urg 1", 2 * PAGE);
+        assert_eq!(t.try_map(PAGE), Err(MapRefusal::Urgent));
+    }
+    without_memory_nothing_is_consumed {
+        t.fills(&mut device, 2 * PAGE);
+        let refused =
+            t.env(|c, env| c.map(env, PAGE_SIZE, |_| Err::<(), _>(MapRefusal::NoMemory)).map(|_| ()));
+        assert_eq!(refused, Err(MapRefusal::NoMemory));
+        assert_eq!(t.try_map(2 * PAGE), Ok(stream(1, 2 * PAGE)));
+    }
+    an_offset_in_the_page_refuses_until_it_is_read_away {
+        device.receive(96);
+        device.seq = 1;
+        t.fills(&mut device, 2 * PAGE);
+        assert_eq!(t.try_map(PAGE), Err(MapRefusal::NotPages));
+        t.read(PAGE_SIZE - 96);
+        assert_eq!(t.try_map(PAGE), Ok(stream(1 + PAGE - 96, PAGE)));
+    }
+    reading_a_part_of_a_page_puts_an_offset_before_the_next {
+        t.fills(&mut device, 3 * PAGE).read(1);
+        assert_eq!(t.try_map(PAGE), Err(MapRefusal::NotPages));
+        t.read(PAGE_SIZE - 1);
+        assert_eq!(t.try_map(2 * PAGE), Ok(stream(1 + PAGE, 2 * PAGE)));
+    }
+    a_short_fragment_in_the_middle_refuses_the_range_but_not_what_is_before_it {
+        t.fills(&mut device, 2 * PAGE + 1000);
+        device.writer.align();
+        t.fills(&mut device, 2 * PAGE);
+        assert_eq!(t.try_map(4 * PAGE), Err(MapRefusal::NotPages));
+        assert_eq!(t.try_map(3 * PAGE), Err(MapRefusal::NotPages));
+        assert_eq!(t.try_map(2 * PAGE), Ok(stream(1, 2 * PAGE)));
+        assert_eq!(t.try_map(PAGE), Err(MapRefusal::NotPages));
+        t.read(1000);
+        assert_eq!(t.try_map(2 * PAGE), Ok(stream(1 + 2 * PAGE + 1000, 2 * PAGE)));
+    }
+    segments_of_any_length_that_lie_side_by_side_are_whole_pages {
+        for _ in 0..9 {
+            t.fills(&mut device, 1000);
+        }
+        assert_eq!(t.try_map(2 * PAGE), Ok(stream(1, 2 * PAGE)));
+        t.read(9000 - 2 * PAGE_SIZE);
+    }
+    what_came_out_of_order_is_mapped_once_the_gap_is_filled {
+        let (first, second) = (device.receive(PAGE), device.receive(PAGE));
+        t.peer_frags(&format!(". {}:{}(4096) ack 1", PAGE + 1, 2 * PAGE + 1), second);
+        assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::NotEnough));
+        t.peer_frags(&format!(". 1:{}(4096) ack 1", PAGE + 1), first);
+        assert_eq!(t.try_map(2 * PAGE), Ok(stream(1, 2 * PAGE)));
+    }
 }
 
 #[test]
@@ -133,33 +210,6 @@ fn a_connection_that_is_over_has_an_end() {
     assert_eq!(t.try_map(PAGE), Err(MapRefusal::Ended));
     // Mapping tells nobody of the error: the next read does.
     assert_eq!(t.try_read(1), Err(TcpError::ConnectionReset));
-}
-
-#[test]
-fn what_was_received_before_a_reset_can_be_mapped() {
-    let (mut t, mut device) = (established(), Device::new());
-    t.fills(&mut device, 2 * PAGE).peer(&format!("R. {}:{0}(0) ack 1", device.seq));
-    assert_eq!(t.try_map(PAGE), Ok(stream(1, PAGE)));
-    assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::Ended));
-    assert_eq!(t.try_map(PAGE), Ok(stream(1 + PAGE, PAGE)));
-}
-
-#[test]
-fn a_direction_that_is_shut_for_reading_has_an_end() {
-    let (mut t, mut device) = (established(), Device::new());
-    t.fills(&mut device, PAGE).shutdown_read();
-    assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::Ended));
-    assert_eq!(t.try_map(PAGE), Ok(stream(1, PAGE)));
-}
-
-#[test]
-fn a_direction_that_is_shut_for_writing_is_mapped_as_ever() {
-    let (mut t, mut device) = (established(), Device::new());
-    t.shutdown().sent();
-    t.peer(". 1:1(0) ack 2").state(State::FinWait2);
-    assert_eq!(t.try_map(PAGE), Err(MapRefusal::NotEnough));
-    t.fills_with(&mut device, ".", "", PAGE);
-    assert_eq!(t.try_map(PAGE), Ok(stream(1, PAGE)));
 }
 
 #[test]
@@ -173,98 +223,6 @@ fn an_urgent_byte_anywhere_in_the_range_refuses_it() {
         assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::Urgent), "byte {urgent}");
         assert_eq!(t.conn.queued_receive(), 3 * PAGE_SIZE);
     }
-}
-
-#[test]
-fn an_urgent_byte_before_or_behind_the_range_does_not_matter() {
-    let (mut t, mut device) = (established(), Device::new());
-    t.fills_with(&mut device, "U.", &format!("urg {}", 2 * PAGE + 1), 3 * PAGE);
-    assert_eq!(t.try_map(2 * PAGE), Ok(stream(1, 2 * PAGE)));
-    assert_eq!(t.try_map(PAGE), Err(MapRefusal::Urgent));
-    // The next read steps over the byte and takes the rest of its page.
-    assert_eq!(t.try_read(PAGE_SIZE), Ok(stream(2 * PAGE + 2, PAGE - 1)));
-    t.fills(&mut device, PAGE);
-    assert_eq!(t.try_map(PAGE), Ok(stream(3 * PAGE + 1, PAGE)));
-}
-
-#[test]
-fn an_urgent_byte_that_is_only_announced_lies_behind_the_range() {
-    let (mut t, mut device) = (established(), Device::new());
-    t.fills_with(&mut device, "U.", &format!("urg {}", PAGE + 1), PAGE);
-    assert_eq!(t.try_map(PAGE), Ok(stream(1, PAGE)));
-}
-
-#[test]
-fn urgent_data_is_looked_for_before_pages_are() {
-    let (mut t, mut device) = (established(), Device::new());
-    device.receive(10);
-    device.seq = 1;
-    t.fills_with(&mut device, "U.", "urg 1", 2 * PAGE);
-    assert_eq!(t.try_map(PAGE), Err(MapRefusal::Urgent));
-}
-
-#[test]
-fn without_memory_nothing_is_consumed() {
-    let (mut t, mut device) = (established(), Device::new());
-    t.fills(&mut device, 2 * PAGE);
-    let refused =
-        t.env(|c, env| c.map(env, PAGE_SIZE, |_| Err::<(), _>(MapRefusal::NoMemory)).map(|_| ()));
-    assert_eq!(refused, Err(MapRefusal::NoMemory));
-    assert_eq!(t.try_map(2 * PAGE), Ok(stream(1, 2 * PAGE)));
-}
-
-#[test]
-fn an_offset_in_the_page_refuses_until_it_is_read_away() {
-    let (mut t, mut device) = (established(), Device::new());
-    device.receive(96);
-    device.seq = 1;
-    t.fills(&mut device, 2 * PAGE);
-    assert_eq!(t.try_map(PAGE), Err(MapRefusal::NotPages));
-    t.read(PAGE_SIZE - 96);
-    assert_eq!(t.try_map(PAGE), Ok(stream(1 + PAGE - 96, PAGE)));
-}
-
-#[test]
-fn reading_a_part_of_a_page_puts_an_offset_before_the_next() {
-    let (mut t, mut device) = (established(), Device::new());
-    t.fills(&mut device, 3 * PAGE).read(1);
-    assert_eq!(t.try_map(PAGE), Err(MapRefusal::NotPages));
-    t.read(PAGE_SIZE - 1);
-    assert_eq!(t.try_map(2 * PAGE), Ok(stream(1 + PAGE, 2 * PAGE)));
-}
-
-#[test]
-fn a_short_fragment_in_the_middle_refuses_the_range_but_not_what_is_before_it() {
-    let (mut t, mut device) = (established(), Device::new());
-    t.fills(&mut device, 2 * PAGE + 1000);
-    device.writer.align();
-    t.fills(&mut device, 2 * PAGE);
-    assert_eq!(t.try_map(4 * PAGE), Err(MapRefusal::NotPages));
-    assert_eq!(t.try_map(3 * PAGE), Err(MapRefusal::NotPages));
-    assert_eq!(t.try_map(2 * PAGE), Ok(stream(1, 2 * PAGE)));
-    assert_eq!(t.try_map(PAGE), Err(MapRefusal::NotPages));
-    t.read(1000);
-    assert_eq!(t.try_map(2 * PAGE), Ok(stream(1 + 2 * PAGE + 1000, 2 * PAGE)));
-}
-
-#[test]
-fn segments_of_any_length_that_lie_side_by_side_are_whole_pages() {
-    let (mut t, mut device) = (established(), Device::new());
-    for _ in 0..9 {
-        t.fills(&mut device, 1000);
-    }
-    assert_eq!(t.try_map(2 * PAGE), Ok(stream(1, 2 * PAGE)));
-    t.read(9000 - 2 * PAGE_SIZE);
-}
-
-#[test]
-fn what_came_out_of_order_is_mapped_once_the_gap_is_filled() {
-    let (mut t, mut device) = (established(), Device::new());
-    let (first, second) = (device.receive(PAGE), device.receive(PAGE));
-    t.peer_frags(&format!(". {}:{}(4096) ack 1", PAGE + 1, 2 * PAGE + 1), second);
-    assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::NotEnough));
-    t.peer_frags(&format!(". 1:{}(4096) ack 1", PAGE + 1), first);
-    assert_eq!(t.try_map(2 * PAGE), Ok(stream(1, 2 * PAGE)));
 }
 
 #[test]
@@ -286,18 +244,50 @@ fn mapping_opens_the_window_and_considers_an_acknowledgement() {
 
 // ---- what is available ----
 
-#[test]
-fn available_are_all_whole_pages_and_then_what_to_copy() {
+given! {
     let (mut t, mut device) = (established(), Device::new());
-    t.fills(&mut device, 2 * PAGE + 100);
-    device.writer.align();
-    t.fills(&mut device, 2 * PAGE);
-    assert_eq!(t.map_available(1 << 20), (stream(1, 2 * PAGE), 100));
-    // Again without reading: nothing, and the same to copy.
-    assert_eq!(t.map_available(1 << 20), (vec![], 100));
-    t.read(100);
-    assert_eq!(t.map_available(1 << 20), (stream(1 + 2 * PAGE + 100, 2 * PAGE), 0));
-    assert_eq!(t.map_available(1 << 20), (vec![], 0));
+
+    available_are_all_whole_pages_and_then_what_to_copy {
+        t.fills(&mut device, 2 * PAGE + 100);
+        device.writer.align();
+        t.fills(&mut device, 2 * PAGE);
+        assert_eq!(t.map_available(1 << 20), (stream(1, 2 * PAGE), 100));
+        // Again without reading: nothing, and the same to copy.
+        assert_eq!(t.map_available(1 << 20), (vec![], 100));
+        t.read(100);
+        assert_eq!(t.map_available(1 << 20), (stream(1 + 2 * PAGE + 100, 2 * PAGE), 0));
+        assert_eq!(t.map_available(1 << 20), (vec![], 0));
+    }
+    a_length_between_pages_is_rounded_down_and_less_than_a_page_is_to_be_copied {
+        t.fills(&mut device, 3 * PAGE);
+        assert_eq!(t.map_available(PAGE_SIZE + 904), (stream(1, PAGE), 0));
+        assert_eq!(t.map_available(100), (vec![], 100));
+        assert_eq!(t.map_available(0), (vec![], 0));
+    }
+    an_offset_is_to_be_copied_up_to_the_next_page {
+        t.fills(&mut device, 2 * PAGE).read(1000);
+        assert_eq!(t.map_available(1 << 20), (vec![], PAGE_SIZE - 1000));
+        t.read(PAGE_SIZE - 1000);
+        assert_eq!(t.map_available(1 << 20), (stream(1 + PAGE, PAGE), 0));
+    }
+    pages_without_a_place_are_to_be_copied {
+        t.fills(&mut device, 2 * PAGE);
+        let found = t.env(|c, env| {
+            c.map_available(env, 1 << 20, |_| Err::<((), usize), _>(MapRefusal::NotPages))
+        });
+        assert_eq!(found.map(|found| found.copy_next).unwrap(), 2 * PAGE_SIZE);
+        assert_eq!(t.conn.queued_receive(), 2 * PAGE_SIZE);
+    }
+    available_pages_end_before_an_urgent_byte_and_go_on_behind_it {
+        t.fills_with(&mut device, "U.", &format!("urg {}", PAGE + 11), 3 * PAGE);
+        assert_eq!(t.map_available(1 << 20), (stream(1, PAGE), 10));
+        t.read(10);
+        assert!(t.conn.at_urgent_mark());
+        // It steps over the byte as a read does, and whoever asks again and again gets on.
+        assert_eq!(t.map_available(1 << 20), (vec![], PAGE_SIZE - 11));
+        t.read(PAGE_SIZE - 11);
+        assert_eq!(t.map_available(1 << 20), (stream(1 + 2 * PAGE, PAGE), 0));
+    }
 }
 
 #[test]
@@ -307,48 +297,6 @@ fn a_tail_that_is_no_page_is_to_be_copied_unless_all_that_was_asked_for_is_mappe
         t.fills(&mut device, PAGE + 100);
         assert_eq!(t.map_available(max), (stream(1, PAGE), copy_next), "up to {max}");
     }
-}
-
-#[test]
-fn a_length_between_pages_is_rounded_down_and_less_than_a_page_is_to_be_copied() {
-    let (mut t, mut device) = (established(), Device::new());
-    t.fills(&mut device, 3 * PAGE);
-    assert_eq!(t.map_available(PAGE_SIZE + 904), (stream(1, PAGE), 0));
-    assert_eq!(t.map_available(100), (vec![], 100));
-    assert_eq!(t.map_available(0), (vec![], 0));
-}
-
-#[test]
-fn an_offset_is_to_be_copied_up_to_the_next_page() {
-    let (mut t, mut device) = (established(), Device::new());
-    t.fills(&mut device, 2 * PAGE).read(1000);
-    assert_eq!(t.map_available(1 << 20), (vec![], PAGE_SIZE - 1000));
-    t.read(PAGE_SIZE - 1000);
-    assert_eq!(t.map_available(1 << 20), (stream(1 + PAGE, PAGE), 0));
-}
-
-#[test]
-fn pages_without_a_place_are_to_be_copied() {
-    let (mut t, mut device) = (established(), Device::new());
-    t.fills(&mut device, 2 * PAGE);
-    let found = t.env(|c, env| {
-        c.map_available(env, 1 << 20, |_| Err::<((), usize), _>(MapRefusal::NotPages))
-    });
-    assert_eq!(found.map(|found| found.copy_next).unwrap(), 2 * PAGE_SIZE);
-    assert_eq!(t.conn.queued_receive(), 2 * PAGE_SIZE);
-}
-
-#[test]
-fn available_pages_end_before_an_urgent_byte_and_go_on_behind_it() {
-    let (mut t, mut device) = (established(), Device::new());
-    t.fills_with(&mut device, "U.", &format!("urg {}", PAGE + 11), 3 * PAGE);
-    assert_eq!(t.map_available(1 << 20), (stream(1, PAGE), 10));
-    t.read(10);
-    assert!(t.conn.at_urgent_mark());
-    // It steps over the byte as a read does, and whoever asks again and again gets on.
-    assert_eq!(t.map_available(1 << 20), (vec![], PAGE_SIZE - 11));
-    t.read(PAGE_SIZE - 11);
-    assert_eq!(t.map_available(1 << 20), (stream(1 + 2 * PAGE, PAGE), 0));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pagewire_tcp::{Config, Flags, KeepAlive, State, TcpError};
+use pagewire_testkit::given;
 
 use crate::support::*;
 
@@ -28,52 +29,91 @@ fn tries(t: &mut Test, ms: u64) -> Vec<u64> {
         .collect()
 }
 
-#[test]
-fn new_data_that_was_refused_is_unsent_and_tried_again_every_half_second() {
+given! {
     let mut t = Test::far(plain(), 100);
-    t.send(3000);
-    assert_eq!(refuse(&mut t), 3);
-    let info = t.conn.info();
-    assert_eq!((info.unacked, info.unsent), (0, 3000));
-    t.nothing();
-    assert_eq!(tries(&mut t, 2000), [300, 800, 1300, 1800]);
-    let info = t.conn.info();
-    assert_eq!((info.probes, info.backoff, info.timeouts, info.retransmits), (4, 0, 0, 0));
-    assert_eq!(info.cwnd, 10_000, "nothing is to blame");
-    // Then it is taken.
-    t.wait(300).expect("P. 1:1001(1000)").expect(". 1001:2001(1000)").expect("P. 2001:3001(1000)");
-    t.nothing();
-    t.peer(". 1:1(0) ack 3001");
-    assert_eq!((t.conn.info().probes, t.conn.info().unacked), (0, 0));
-    t.send(10).expect("P. 3001:3011(10) ack 1").nothing();
-}
 
-#[test]
-fn what_is_refused_is_tried_again_when_something_is_heard() {
-    let mut t = Test::far(plain(), 100);
-    t.send(1000);
-    refuse(&mut t);
-    t.send(500).nothing();
-    t.peer("P. 1:2(1) ack 1");
-    t.expect(". 1:1001(1000) ack 2").expect("P. 1001:1501(500) ack 2").nothing();
-}
-
-#[test]
-fn only_what_nothing_was_sent_behind_is_unsent() {
-    // The second of three was refused: the third has left.
-    let mut t = Test::far(plain(), 100);
-    t.send(3000).sent();
-    let (now, seq) = (t.now, ISS + 1001);
-    t.set(|conn| conn.handle_refused(now, seq, 1000));
-    assert_eq!(t.conn.info().unacked, 3000, "as if it had been lost on the way");
-    // The last was refused: it alone is unsent.
-    t.set(|conn| conn.handle_refused(now, ISS + 2001, 1000));
-    assert_eq!((t.conn.info().unacked, t.conn.info().unsent), (2000, 1000));
-    t.nothing();
-    // What is acknowledged had left.
-    t.peer(". 1:1(0) ack 2001").expect("P. 2001:3001(1000)").peer(". 1:1(0) ack 3001");
-    t.set(|conn| conn.handle_refused(now, ISS + 2001, 1000));
-    assert_eq!(t.conn.info().unacked, 0);
+    new_data_that_was_refused_is_unsent_and_tried_again_every_half_second {
+        t.send(3000);
+        assert_eq!(refuse(&mut t), 3);
+        let info = t.conn.info();
+        assert_eq!((info.unacked, info.unsent), (0, 3000));
+        t.nothing();
+        assert_eq!(tries(&mut t, 2000), [300, 800, 1300, 1800]);
+        let info = t.conn.info();
+        assert_eq!((info.probes, info.backoff, info.timeouts, info.retransmits), (4, 0, 0, 0));
+        assert_eq!(info.cwnd, 10_000, "nothing is to blame");
+        // Then it is taken.
+        t.wait(300).expect("P. 1:1001(1000)").expect(". 1001:2001(1000)")
+            .expect("P. 2001:3001(1000)");
+        t.nothing();
+        t.peer(". 1:1(0) ack 3001");
+        assert_eq!((t.conn.info().probes, t.conn.info().unacked), (0, 0));
+        t.send(10).expect("P. 3001:3011(10) ack 1").nothing();
+    }
+    what_is_refused_is_tried_again_when_something_is_heard {
+        t.send(1000);
+        refuse(&mut t);
+        t.send(500).nothing();
+        t.peer("P. 1:2(1) ack 1");
+        t.expect(". 1:1001(1000) ack 2").expect("P. 1001:1501(500) ack 2").nothing();
+    }
+    only_what_nothing_was_sent_behind_is_unsent {
+        // The second of three was refused: the third has left.
+        t.send(3000).sent();
+        let (now, seq) = (t.now, ISS + 1001);
+        t.set(|conn| conn.handle_refused(now, seq, 1000));
+        assert_eq!(t.conn.info().unacked, 3000, "as if it had been lost on the way");
+        // The last was refused: it alone is unsent.
+        t.set(|conn| conn.handle_refused(now, ISS + 2001, 1000));
+        assert_eq!((t.conn.info().unacked, t.conn.info().unsent), (2000, 1000));
+        t.nothing();
+        // What is acknowledged had left.
+        t.peer(". 1:1(0) ack 2001").expect("P. 2001:3001(1000)").peer(". 1:1(0) ack 3001");
+        t.set(|conn| conn.handle_refused(now, ISS + 2001, 1000));
+        assert_eq!(t.conn.info().unacked, 0);
+    }
+    without_a_user_timeout_it_is_tried_for_as_long_as_data_is_sent_again {
+        t.send(100);
+        refuse(&mut t);
+        let begun = t.now;
+        for _ in 0..100_000 {
+            t.wait(100);
+            refuse(&mut t);
+            if t.conn.state() == State::Closed {
+                break;
+            }
+        }
+        let lasted = t.now.saturating_since(begun).as_secs();
+        assert!((900..950).contains(&lasted), "{lasted} s; Linux's tcp_retries2 is 924.6");
+        assert_eq!(t.conn.take_error(), Some(TcpError::TimedOut));
+    }
+    fast_retransmission_that_was_refused_leaves_with_the_next_acknowledgement {
+        t.send(5000).sent();
+        t.wait(100).peer(". 1:1(0) ack 1 <sack 1001:4001>");
+        assert_eq!(refuse(&mut t), 1);
+        let info = t.conn.info();
+        assert_eq!((info.lost, info.retransmitting, info.retransmits), (1000, 0, 0));
+        t.nothing();
+        t.wait(1).peer(". 1:1(0) ack 1 <sack 1001:5001>").expect(". 1:1001(1000) ack 1").nothing();
+        t.wait(100).peer(". 1:1(0) ack 5001").nothing();
+        assert_eq!(t.conn.info().retransmits, 1);
+    }
+    fin_that_was_refused_is_sent_again {
+        t.shutdown().state(State::FinWait1);
+        assert_eq!(refuse(&mut t), 1);
+        t.wait(299).nothing().wait(1).expect("F. 1:1(0) ack 1").nothing();
+        t.peer(". 1:1(0) ack 2").state(State::FinWait2);
+    }
+    probes_that_are_refused_do_not_count {
+        t.peer(". 1:1(0) ack 1 win 0").send(100);
+        assert_eq!(tries(&mut t, 2000), [300, 800, 1300, 1800]);
+        assert_eq!(t.conn.info().backoff, 0);
+        let (idle, interval) = (Duration::from_secs(1), Duration::from_secs(60));
+        let keepalive = Some(KeepAlive { idle, interval, probes: 2 });
+        let mut t = Test::far(Config { keepalive, ..plain() }, 100);
+        assert_eq!(tries(&mut t, 3000), [1000, 1500, 2000, 2500, 3000]);
+        t.state(State::Established);
+    }
 }
 
 #[test]
@@ -86,24 +126,6 @@ fn user_timeout_ends_a_connection_whose_device_refuses() {
     t.state(State::Established);
     // Writing more does not put it off.
     t.send(100).nothing().wait(100).state(State::Closed);
-    assert_eq!(t.conn.take_error(), Some(TcpError::TimedOut));
-}
-
-#[test]
-fn without_a_user_timeout_it_is_tried_for_as_long_as_data_is_sent_again() {
-    let mut t = Test::far(plain(), 100);
-    t.send(100);
-    refuse(&mut t);
-    let begun = t.now;
-    for _ in 0..100_000 {
-        t.wait(100);
-        refuse(&mut t);
-        if t.conn.state() == State::Closed {
-            break;
-        }
-    }
-    let lasted = t.now.saturating_since(begun).as_secs();
-    assert!((900..950).contains(&lasted), "{lasted} s; Linux's tcp_retries2 is 924.6");
     assert_eq!(t.conn.take_error(), Some(TcpError::TimedOut));
 }
 
@@ -121,42 +143,6 @@ fn retransmission_that_was_refused_is_still_lost_and_backs_nothing_off() {
     assert_eq!(t.conn.info().retransmits, 1);
     let sent = t.now;
     t.wait(2000).expect_after(sent, 1700, "P. 1:1001(1000)");
-}
-
-#[test]
-fn fast_retransmission_that_was_refused_leaves_with_the_next_acknowledgement() {
-    let mut t = Test::far(plain(), 100);
-    t.send(5000).sent();
-    t.wait(100).peer(". 1:1(0) ack 1 <sack 1001:4001>");
-    assert_eq!(refuse(&mut t), 1);
-    let info = t.conn.info();
-    assert_eq!((info.lost, info.retransmitting, info.retransmits), (1000, 0, 0));
-    t.nothing();
-    t.wait(1).peer(". 1:1(0) ack 1 <sack 1001:5001>").expect(". 1:1001(1000) ack 1").nothing();
-    t.wait(100).peer(". 1:1(0) ack 5001").nothing();
-    assert_eq!(t.conn.info().retransmits, 1);
-}
-
-#[test]
-fn fin_that_was_refused_is_sent_again() {
-    let mut t = Test::far(plain(), 100);
-    t.shutdown().state(State::FinWait1);
-    assert_eq!(refuse(&mut t), 1);
-    t.wait(299).nothing().wait(1).expect("F. 1:1(0) ack 1").nothing();
-    t.peer(". 1:1(0) ack 2").state(State::FinWait2);
-}
-
-#[test]
-fn probes_that_are_refused_do_not_count() {
-    let mut t = Test::far(plain(), 100);
-    t.peer(". 1:1(0) ack 1 win 0").send(100);
-    assert_eq!(tries(&mut t, 2000), [300, 800, 1300, 1800]);
-    assert_eq!(t.conn.info().backoff, 0);
-    let (idle, interval) = (Duration::from_secs(1), Duration::from_secs(60));
-    let keepalive = Some(KeepAlive { idle, interval, probes: 2 });
-    let mut t = Test::far(Config { keepalive, ..plain() }, 100);
-    assert_eq!(tries(&mut t, 3000), [1000, 1500, 2000, 2500, 3000]);
-    t.state(State::Established);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! D-SACK (RFC 3708), by timestamps (RFC 3522, 4015), by F-RTO (RFC 5682).
 
 use pagewire_tcp::{CaState, Config, EcnMode, State};
+use pagewire_testkit::given;
 
 use crate::support::*;
 
@@ -9,49 +10,42 @@ const INFINITE: u32 = 0x7fff_ffff;
 
 // ---- RFC 2883: receiving ----
 
-#[test]
-fn segment_that_came_before_is_reported() {
+given! {
     let mut t = Test::established(plain());
-    t.peer(". 1:101(100) ack 1").sent();
-    let _ = t.peer_any(". 1:101(100) ack 1");
-    t.expect(". 1:1(0) ack 101 <sack 1:101>").nothing();
-    // Once.
-    t.peer(". 201:301(100) ack 1").expect(". 1:1(0) ack 101 <sack 201:301>");
-}
 
-#[test]
-fn part_that_came_before_is_reported() {
-    let mut t = Test::established(plain());
-    t.peer(". 1:101(100) ack 1").sent();
-    t.peer(". 51:151(100) ack 1").expect(". 1:1(0) ack 151 <sack 51:101>");
-}
-
-#[test]
-fn duplicate_beyond_a_gap_is_reported_before_the_block_that_it_lies_in() {
-    let mut t = Test::established(plain());
-    t.peer(". 101:301(200) ack 1").expect(". 1:1(0) ack 1 <sack 101:301>");
-    let _ = t.peer_any(". 101:201(100) ack 1");
-    t.expect(". 1:1(0) ack 1 <sack 101:201 101:301>").nothing();
-}
-
-/// As Linux: the FIN has a number, and is reported as data is.
-#[test]
-fn fin_that_came_before_is_reported() {
-    let mut t = Test::established(plain());
-    t.peer("P. 1:11(10) ack 1").sent();
-    t.peer("F. 11:11(0) ack 1").expect(". 1:1(0) ack 12 <>");
-    for _ in 0..2 {
-        t.peer("F. 11:11(0) ack 1").expect(". 1:1(0) ack 12 <sack 11:12>").nothing();
-        t.state(State::CloseWait);
+    segment_that_came_before_is_reported {
+        t.peer(". 1:101(100) ack 1").sent();
+        let _ = t.peer_any(". 1:101(100) ack 1");
+        t.expect(". 1:1(0) ack 101 <sack 1:101>").nothing();
+        // Once.
+        t.peer(". 201:301(100) ack 1").expect(". 1:1(0) ack 101 <sack 201:301>");
     }
-    // With the data before it, and that data alone.
-    let _ = t.peer_any("FP. 1:11(10) ack 1");
-    t.expect(". 1:1(0) ack 12 <sack 1:12>").nothing();
-    let _ = t.peer_any("P. 1:11(10) ack 1");
-    t.expect(". 1:1(0) ack 12 <sack 1:11>").nothing();
-    // After our own FIN too.
-    t.shutdown().expect("F. 1:1(0) ack 12");
-    t.peer("F. 11:11(0) ack 1").expect(". 2:2(0) ack 12 <sack 11:12>").nothing();
+    part_that_came_before_is_reported {
+        t.peer(". 1:101(100) ack 1").sent();
+        t.peer(". 51:151(100) ack 1").expect(". 1:1(0) ack 151 <sack 51:101>");
+    }
+    duplicate_beyond_a_gap_is_reported_before_the_block_that_it_lies_in {
+        t.peer(". 101:301(200) ack 1").expect(". 1:1(0) ack 1 <sack 101:301>");
+        let _ = t.peer_any(". 101:201(100) ack 1");
+        t.expect(". 1:1(0) ack 1 <sack 101:201 101:301>").nothing();
+    }
+    /// As Linux: the FIN has a number, and is reported as data is.
+    fin_that_came_before_is_reported {
+        t.peer("P. 1:11(10) ack 1").sent();
+        t.peer("F. 11:11(0) ack 1").expect(". 1:1(0) ack 12 <>");
+        for _ in 0..2 {
+            t.peer("F. 11:11(0) ack 1").expect(". 1:1(0) ack 12 <sack 11:12>").nothing();
+            t.state(State::CloseWait);
+        }
+        // With the data before it, and that data alone.
+        let _ = t.peer_any("FP. 1:11(10) ack 1");
+        t.expect(". 1:1(0) ack 12 <sack 1:12>").nothing();
+        let _ = t.peer_any("P. 1:11(10) ack 1");
+        t.expect(". 1:1(0) ack 12 <sack 1:11>").nothing();
+        // After our own FIN too.
+        t.shutdown().expect("F. 1:1(0) ack 12");
+        t.peer("F. 11:11(0) ack 1").expect(". 2:2(0) ack 12 <sack 11:12>").nothing();
+    }
 }
 
 #[test]
@@ -93,38 +87,34 @@ fn ten_capable() -> Test {
     t
 }
 
-/// > RFC 3168 section 6.1.2: the TCP source should [...] react as if a packet was dropped
-#[test]
-fn mark_within_a_recovery_keeps_the_reduction_when_nothing_was_lost() {
+given! {
     let mut t = ten_capable();
-    t.peer(". 1:1(0) ack 1 <sack 1001:4001>").expect(". 1:1001(1000)").nothing();
-    assert_eq!(t.conn.info().ssthresh_segments, 7);
-    t.wait(1).peer("E. 1:1(0) ack 4001");
-    t.wait(99).peer(". 1:1(0) ack 4001 <sack 1:1001>");
-    let info = t.conn.info();
-    assert_eq!((info.dsack_dups, info.ssthresh_segments), (1, 7));
-    assert!(info.cwnd_segments <= 7, "{info:?}");
-}
 
-#[test]
-fn mark_that_comes_with_the_loss_keeps_the_reduction_too() {
-    let mut t = ten_capable();
-    t.peer("E. 1:1(0) ack 1 <sack 1001:4001>").expect(". 1:1001(1000)");
-    assert_eq!(t.conn.info().ca_state, CaState::Recovery);
-    t.wait(1).peer(". 1:1(0) ack 4001").wait(99).peer(". 1:1(0) ack 4001 <sack 1:1001>");
-    assert_eq!((t.conn.info().dsack_dups, t.conn.info().ssthresh_segments), (1, 7));
-}
-
-#[test]
-fn recovery_within_a_reduction_for_a_mark_is_not_undone_beyond_that() {
-    let mut t = ten_capable();
-    t.peer("E. 1:1(0) ack 1001");
-    let reduced = t.conn.info().ssthresh_segments;
-    assert_eq!((t.conn.info().ca_state, reduced), (CaState::Cwr, 7));
-    t.peer(". 1:1(0) ack 1001 <sack 2001:5001>").sent();
-    assert_eq!(t.conn.info().ca_state, CaState::Recovery);
-    t.wait(1).peer(". 1:1(0) ack 5001").wait(99).peer(". 1:1(0) ack 5001 <sack 1001:2001>");
-    assert_eq!((t.conn.info().dsack_dups, t.conn.info().ssthresh_segments), (1, reduced));
+    /// > RFC 3168 section 6.1.2: the TCP source should [...] react as if a packet was dropped
+    mark_within_a_recovery_keeps_the_reduction_when_nothing_was_lost {
+        t.peer(". 1:1(0) ack 1 <sack 1001:4001>").expect(". 1:1001(1000)").nothing();
+        assert_eq!(t.conn.info().ssthresh_segments, 7);
+        t.wait(1).peer("E. 1:1(0) ack 4001");
+        t.wait(99).peer(". 1:1(0) ack 4001 <sack 1:1001>");
+        let info = t.conn.info();
+        assert_eq!((info.dsack_dups, info.ssthresh_segments), (1, 7));
+        assert!(info.cwnd_segments <= 7, "{info:?}");
+    }
+    mark_that_comes_with_the_loss_keeps_the_reduction_too {
+        t.peer("E. 1:1(0) ack 1 <sack 1001:4001>").expect(". 1:1001(1000)");
+        assert_eq!(t.conn.info().ca_state, CaState::Recovery);
+        t.wait(1).peer(". 1:1(0) ack 4001").wait(99).peer(". 1:1(0) ack 4001 <sack 1:1001>");
+        assert_eq!((t.conn.info().dsack_dups, t.conn.info().ssthresh_segments), (1, 7));
+    }
+    recovery_within_a_reduction_for_a_mark_is_not_undone_beyond_that {
+        t.peer("E. 1:1(0) ack 1001");
+        let reduced = t.conn.info().ssthresh_segments;
+        assert_eq!((t.conn.info().ca_state, reduced), (CaState::Cwr, 7));
+        t.peer(". 1:1(0) ack 1001 <sack 2001:5001>").sent();
+        assert_eq!(t.conn.info().ca_state, CaState::Recovery);
+        t.wait(1).peer(". 1:1(0) ack 5001").wait(99).peer(". 1:1(0) ack 5001 <sack 1001:2001>");
+        assert_eq!((t.conn.info().dsack_dups, t.conn.info().ssthresh_segments), (1, reduced));
+    }
 }
 
 #[test]
@@ -176,42 +166,38 @@ fn acknowledgement_that_echoes_the_first_transmission_undoes_the_timeout() {
 
 // ---- RFC 5682: F-RTO ----
 
-#[test]
-fn timeout_is_spurious_if_what_was_never_sent_again_is_acknowledged() {
+given! {
     let mut t = Test::far(plain(), 100);
-    t.send(30_000).expect_bytes(1, 10_001);
-    t.wait(310).expect(". 1:1001(1000)").nothing();
-    // Step 2b: the window moves; new data rather than old.
-    t.peer(". 1:1(0) ack 1001").expect_bytes(10_001, 12_001).nothing();
-    // Step 3b: the window moves again, over what was sent once.
-    t.peer(". 1:1(0) ack 2001");
-    let info = t.conn.info();
-    assert_eq!((info.ca_state, info.ssthresh_segments), (CaState::Open, INFINITE));
-    assert_eq!((info.lost_segments, info.retransmits), (0, 1));
-    assert!(info.cwnd_segments >= 10, "{info:?}");
-}
 
-#[test]
-fn timeout_is_real_if_a_duplicate_follows_the_new_data() {
-    let mut t = Test::far(plain(), 100);
-    t.send(30_000).expect_bytes(1, 10_001);
-    t.wait(310).expect(". 1:1001(1000)").nothing();
-    t.wait(100).peer(". 1:1(0) ack 1001").expect_bytes(10_001, 12_001).nothing();
-    // Step 3a.
-    t.wait(100).peer(". 1:1(0) ack 1001 <sack 10001:11001>").expect(". 1001:2001(1000)");
-    let info = t.conn.info();
-    assert_eq!((info.ca_state, info.ssthresh_segments), (CaState::Loss, 7));
-}
-
-#[test]
-fn without_new_data_what_was_lost_is_sent_again() {
-    let mut t = Test::far(plain(), 100);
-    t.send(4000).expect_bytes(1, 4001);
-    t.wait(310).expect(". 1:1001(1000)").nothing();
-    t.wait(100).peer(". 1:1(0) ack 1001").expect_bytes(1001, 3001).nothing();
-    t.wait(100).peer(". 1:1(0) ack 3001").expect("P. 3001:4001(1000)").nothing();
-    t.wait(100).peer(". 1:1(0) ack 4001");
-    assert_eq!(t.conn.info().ca_state, CaState::Open);
+    timeout_is_spurious_if_what_was_never_sent_again_is_acknowledged {
+        t.send(30_000).expect_bytes(1, 10_001);
+        t.wait(310).expect(". 1:1001(1000)").nothing();
+        // Step 2b: the window moves; new data rather than old.
+        t.peer(". 1:1(0) ack 1001").expect_bytes(10_001, 12_001).nothing();
+        // Step 3b: the window moves again, over what was sent once.
+        t.peer(". 1:1(0) ack 2001");
+        let info = t.conn.info();
+        assert_eq!((info.ca_state, info.ssthresh_segments), (CaState::Open, INFINITE));
+        assert_eq!((info.lost_segments, info.retransmits), (0, 1));
+        assert!(info.cwnd_segments >= 10, "{info:?}");
+    }
+    timeout_is_real_if_a_duplicate_follows_the_new_data {
+        t.send(30_000).expect_bytes(1, 10_001);
+        t.wait(310).expect(". 1:1001(1000)").nothing();
+        t.wait(100).peer(". 1:1(0) ack 1001").expect_bytes(10_001, 12_001).nothing();
+        // Step 3a.
+        t.wait(100).peer(". 1:1(0) ack 1001 <sack 10001:11001>").expect(". 1001:2001(1000)");
+        let info = t.conn.info();
+        assert_eq!((info.ca_state, info.ssthresh_segments), (CaState::Loss, 7));
+    }
+    without_new_data_what_was_lost_is_sent_again {
+        t.send(4000).expect_bytes(1, 4001);
+        t.wait(310).expect(". 1:1001(1000)").nothing();
+        t.wait(100).peer(". 1:1(0) ack 1001").expect_bytes(1001, 3001).nothing();
+        t.wait(100).peer(". 1:1(0) ack 3001").expect("P. 3001:4001(1000)").nothing();
+        t.wait(100).peer(". 1:1(0) ack 4001");
+        assert_eq!(t.conn.info().ca_state, CaState::Open);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! RFC 4821, packetization layer path MTU discovery: probes within the stream.
 
 use pagewire_tcp::{Config, LinkLimits, MtuProbing};
+use pagewire_testkit::given;
 
 use crate::support::{Test, len_of, plain};
 
@@ -19,51 +20,61 @@ fn established(from_start: bool) -> Test {
     Test::established_with(probing(from_start), link(1460), syn_ack)
 }
 
-#[test]
-fn s7_4_a_probe_leaves_when_there_is_enough_to_send_behind_it() {
+given! {
     let mut t = established(true);
-    assert_eq!(t.conn.info().send_mss, 512);
-    // Half way from 512 to 1460; four segments more, in case it is lost.
-    t.send(986 + 4 * 512 - 1);
-    t.expect(". 1:513(512) ack 1");
-    t.sent();
-    t.peer(". 1:1(0) ack 3034");
-    t.send(986 + 4 * 512);
-    t.expect(". 3034:4020(986) ack 1").expect(". 4020:4532(512) ack 1");
-    t.sent();
-}
 
-#[test]
-fn s7_6_1_a_probe_that_arrives_raises_the_mss() {
-    let mut t = established(true);
-    t.send(4000);
-    t.expect(". 1:987(986) ack 1").expect(". 987:1499(512) ack 1");
-    t.sent();
-    t.peer(". 1:1(0) ack 4001");
-    assert_eq!(t.conn.info().send_mss, 986);
-    t.send(2000).expect(". 4001:4987(986) ack 1");
-}
-
-#[test]
-fn s7_6_2_a_probe_that_is_lost_alone_is_no_congestion() {
-    let mut t = established(true);
-    t.send(4000);
-    t.expect(". 1:987(986) ack 1");
-    t.sent();
-    let cwnd = t.conn.info().cwnd_segments;
-    t.wait(20);
-    for right in [1499, 2011, 2523] {
-        t.peer(&format!(". 1:1(0) ack 1 <sack 987:{right}>"));
+    s7_4_a_probe_leaves_when_there_is_enough_to_send_behind_it {
+        assert_eq!(t.conn.info().send_mss, 512);
+        // Half way from 512 to 1460; four segments more, in case it is lost.
+        t.send(986 + 4 * 512 - 1);
+        t.expect(". 1:513(512) ack 1");
+        t.sent();
+        t.peer(". 1:1(0) ack 3034");
+        t.send(986 + 4 * 512);
+        t.expect(". 3034:4020(986) ack 1").expect(". 4020:4532(512) ack 1");
+        t.sent();
     }
-    t.wait(50);
-    t.expect(". 1:513(512) ack 1").expect(". 513:987(474) ack 1");
-    let info = t.conn.info();
-    assert!(info.cwnd_segments >= cwnd, "{info:?}");
-    assert_eq!(info.recoveries, 0);
-    t.peer(". 1:1(0) ack 4001");
-    t.sent();
-    // The next one is smaller: half way from 512 to 985.
-    t.send(6000).expect(". 4001:4749(748) ack 1");
+    s7_6_1_a_probe_that_arrives_raises_the_mss {
+        t.send(4000);
+        t.expect(". 1:987(986) ack 1").expect(". 987:1499(512) ack 1");
+        t.sent();
+        t.peer(". 1:1(0) ack 4001");
+        assert_eq!(t.conn.info().send_mss, 986);
+        t.send(2000).expect(". 4001:4987(986) ack 1");
+    }
+    s7_6_2_a_probe_that_is_lost_alone_is_no_congestion {
+        t.send(4000);
+        t.expect(". 1:987(986) ack 1");
+        t.sent();
+        let cwnd = t.conn.info().cwnd_segments;
+        t.wait(20);
+        for right in [1499, 2011, 2523] {
+            t.peer(&format!(". 1:1(0) ack 1 <sack 987:{right}>"));
+        }
+        t.wait(50);
+        t.expect(". 1:513(512) ack 1").expect(". 513:987(474) ack 1");
+        let info = t.conn.info();
+        assert!(info.cwnd_segments >= cwnd, "{info:?}");
+        assert_eq!(info.recoveries, 0);
+        t.peer(". 1:1(0) ack 4001");
+        t.sent();
+        // The next one is smaller: half way from 512 to 985.
+        t.send(6000).expect(". 4001:4749(748) ack 1");
+    }
+    s7_3_the_search_ends_and_begins_again_after_a_while {
+        let mut at = 1;
+        for _ in 0..20 {
+            transfer(&mut t, 30_000, &mut at);
+        }
+        // Less than the threshold is left.
+        let mss = u32::from(t.conn.info().send_mss);
+        assert!((1453..1460).contains(&mss), "{mss}");
+        let longest = |lengths: Vec<u32>| lengths.into_iter().max();
+        assert_eq!(longest(transfer(&mut t, 100_000, &mut at)), Some(mss));
+        // Ten minutes later; the bounds of the search are the connection's again, and met at once.
+        t.wait(600_000);
+        assert!(longest(transfer(&mut t, 100_000, &mut at)) <= Some(1460));
+    }
 }
 
 #[test]
@@ -107,23 +118,6 @@ fn transfer(t: &mut Test, len: usize, at: &mut u32) -> Vec<u32> {
         t.peer(&format!(". 1:1(0) ack {at}"));
     }
     lengths
-}
-
-#[test]
-fn s7_3_the_search_ends_and_begins_again_after_a_while() {
-    let mut t = established(true);
-    let mut at = 1;
-    for _ in 0..20 {
-        transfer(&mut t, 30_000, &mut at);
-    }
-    // Less than the threshold is left.
-    let mss = u32::from(t.conn.info().send_mss);
-    assert!((1453..1460).contains(&mss), "{mss}");
-    let longest = |lengths: Vec<u32>| lengths.into_iter().max();
-    assert_eq!(longest(transfer(&mut t, 100_000, &mut at)), Some(mss));
-    // Ten minutes later; the bounds of the search are the connection's again, and met at once.
-    t.wait(600_000);
-    assert!(longest(transfer(&mut t, 100_000, &mut at)) <= Some(1460));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pagewire_tcp::{Config, KeepAlive, State, TcpError};
+use pagewire_testkit::given;
 
 use crate::support::*;
 
@@ -10,22 +11,31 @@ fn impatient() -> Config {
     Config { user_timeout: Some(Duration::from_secs(3)), ..plain() }
 }
 
-#[test]
-fn data_unanswered_for_the_user_timeout_ends_the_connection() {
+given! {
     let mut t = Test::established(impatient());
-    t.send(100).expect("P. 1:101(100)");
-    // The first retransmission after 200 ms, from which it is counted.
-    t.wait(3150).state(State::Established);
-    t.wait(100).state(State::Closed);
-    assert_eq!(t.conn.take_error(), Some(TcpError::TimedOut));
-}
 
-#[test]
-fn answer_begins_the_user_timeout_anew() {
-    let mut t = Test::established(impatient());
-    t.send(100).send(100).wait(2000).peer(". 1:1(0) ack 101");
-    t.wait(2500).state(State::Established);
-    t.wait(2500).state(State::Closed);
+    data_unanswered_for_the_user_timeout_ends_the_connection {
+        t.send(100).expect("P. 1:101(100)");
+        // The first retransmission after 200 ms, from which it is counted.
+        t.wait(3150).state(State::Established);
+        t.wait(100).state(State::Closed);
+        assert_eq!(t.conn.take_error(), Some(TcpError::TimedOut));
+    }
+    answer_begins_the_user_timeout_anew {
+        t.send(100).send(100).wait(2000).peer(". 1:1(0) ack 101");
+        t.wait(2500).state(State::Established);
+        t.wait(2500).state(State::Closed);
+    }
+    closed_window_ends_the_connection_after_the_user_timeout_although_probes_are_answered {
+        t.peer(". 1:1(0) ack 1 win 0").send(100);
+        for _ in 0..40 {
+            t.wait(100);
+            for _ in t.sent_segments() {
+                let _ = t.peer_any(". 1:1(0) ack 1 win 0");
+            }
+        }
+        t.state(State::Closed);
+    }
 }
 
 #[test]
@@ -34,19 +44,6 @@ fn attempt_to_connect_lasts_no_longer_than_the_user_timeout() {
     t.wait(3900).state(State::SynSent);
     t.wait(300).state(State::Closed);
     assert_eq!(t.conn.take_error(), Some(TcpError::TimedOut));
-}
-
-#[test]
-fn closed_window_ends_the_connection_after_the_user_timeout_although_probes_are_answered() {
-    let mut t = Test::established(impatient());
-    t.peer(". 1:1(0) ack 1 win 0").send(100);
-    for _ in 0..40 {
-        t.wait(100);
-        for _ in t.sent_segments() {
-            let _ = t.peer_any(". 1:1(0) ack 1 win 0");
-        }
-    }
-    t.state(State::Closed);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! receiver's side of SACK (RFC 2018).
 
 use pagewire_tcp::{Config, CongestionKind, State, TcpError};
+use pagewire_testkit::given;
 
 use crate::support::*;
 
@@ -36,33 +37,48 @@ fn oldest_segment_is_sent_again_after_a_timeout() {
     assert_eq!(t.conn.info().lost, 10_000);
 }
 
-#[test]
-fn timeout_doubles_each_time() {
+given! {
     let mut t = Test::established(plain());
-    t.send(10).expect("P. 1:11(10)");
-    let since = t.now;
-    t.wait(3_100);
-    for ms in [200, 600, 1400, 3000] {
-        t.expect_after(since, ms, "P. 1:11(10)");
+
+    timeout_doubles_each_time {
+        t.send(10).expect("P. 1:11(10)");
+        let since = t.now;
+        t.wait(3_100);
+        for ms in [200, 600, 1400, 3000] {
+            t.expect_after(since, ms, "P. 1:11(10)");
+        }
+        t.nothing();
     }
-    t.nothing();
-}
-
-#[test]
-fn acknowledgement_of_everything_stops_the_timer() {
-    let mut t = Test::established(plain());
-    t.send(10).expect("P. 1:11(10)").peer(". 1:1(0) ack 11");
-    t.wait(10_000).nothing();
-}
-
-#[test]
-fn acknowledgement_of_something_new_restarts_the_timer() {
-    let mut t = Test::established(plain());
-    t.send(10).expect("P. 1:11(10)").send(10).expect("P. 11:21(10)");
-    t.wait(150).peer(". 1:1(0) ack 11");
-    let rto = t.conn.info().rto.as_millis() as u64;
-    let since = t.now;
-    t.wait(5_000).expect_after(since, rto, "P. 11:21(10)");
+    acknowledgement_of_everything_stops_the_timer {
+        t.send(10).expect("P. 1:11(10)").peer(". 1:1(0) ack 11");
+        t.wait(10_000).nothing();
+    }
+    acknowledgement_of_something_new_restarts_the_timer {
+        t.send(10).expect("P. 1:11(10)").send(10).expect("P. 11:21(10)");
+        t.wait(150).peer(". 1:1(0) ack 11");
+        let rto = t.conn.info().rto.as_millis() as u64;
+        let since = t.now;
+        t.wait(5_000).expect_after(since, rto, "P. 11:21(10)");
+    }
+    data_times_out_after_linuxs_fifteen_doublings {
+        t.send(10);
+        let since = t.now;
+        t.wait(900_000).state(State::Established);
+        t.wait(200_000).state(State::Closed);
+        assert!(t.now.saturating_since(since).as_secs() <= 1100);
+        assert_eq!(t.conn.error(), Some(TcpError::TimedOut));
+    }
+    data_of_a_closed_application_times_out_sooner {
+        t.send(10).close().wait(90_000).state(State::FinWait1);
+        t.wait(120_000).state(State::Closed);
+    }
+    retransmitted_segment_is_no_measure_of_the_round_trip {
+        // Karn's algorithm (section 3).
+        t.wait(1000).send(10).expect("P. 1:11(10)").wait(250).expect("P. 1:11(10)");
+        let before = t.conn.info().srtt;
+        t.wait(10).peer(". 1:1(0) ack 11");
+        assert_eq!(t.conn.info().srtt, before);
+    }
 }
 
 #[test]
@@ -72,24 +88,6 @@ fn everything_is_sent_again_in_slow_start_after_a_timeout() {
     t.peer(". 1:1(0) ack 1001").expect(". 1001:2001(1000)").expect(". 2001:3001(1000)").nothing();
     // What was lost in between had arrived after all.
     t.peer(". 1:1(0) ack 10001").expect(". 10001:11001(1000)");
-}
-
-#[test]
-fn data_times_out_after_linuxs_fifteen_doublings() {
-    let mut t = Test::established(plain());
-    t.send(10);
-    let since = t.now;
-    t.wait(900_000).state(State::Established);
-    t.wait(200_000).state(State::Closed);
-    assert!(t.now.saturating_since(since).as_secs() <= 1100);
-    assert_eq!(t.conn.error(), Some(TcpError::TimedOut));
-}
-
-#[test]
-fn data_of_a_closed_application_times_out_sooner() {
-    let mut t = Test::established(plain());
-    t.send(10).close().wait(90_000).state(State::FinWait1);
-    t.wait(120_000).state(State::Closed);
 }
 
 #[test]
@@ -114,16 +112,6 @@ fn syn_ack_is_sent_again_five_times_and_given_up() {
         t.expect_after(since, s * 1000, "S. 0:0(0) ack 1");
     }
     t.wait(1).state(State::Closed).nothing();
-}
-
-#[test]
-fn retransmitted_segment_is_no_measure_of_the_round_trip() {
-    // Karn's algorithm (section 3).
-    let mut t = Test::established(plain());
-    t.wait(1000).send(10).expect("P. 1:11(10)").wait(250).expect("P. 1:11(10)");
-    let before = t.conn.info().srtt;
-    t.wait(10).peer(". 1:1(0) ack 11");
-    assert_eq!(t.conn.info().srtt, before);
 }
 
 // ---- RFC 5681 section 3.2, RFC 6582: without SACK ----
@@ -176,68 +164,55 @@ fn partial_ack_sends_the_next_hole_again() {
 
 // ---- RFC 6675: with SACK ----
 
-#[test]
-fn three_sacked_segments_send_the_hole_again() {
+given! {
     let mut t = ten(reno());
-    t.peer(". 1:1(0) ack 1 <sack 1001:2001>");
-    t.peer(". 1:1(0) ack 1 <sack 1001:3001>").sent();
-    assert_eq!(t.conn.info().retransmits, 0);
-    t.peer(". 1:1(0) ack 1 <sack 1001:4001>").expect(". 1:1001(1000)");
-    assert_eq!(t.conn.info().sacked, 3000);
-    assert_eq!(t.conn.info().retransmitting, 1000);
-}
 
-#[test]
-fn holes_only_are_sent_again() {
-    let mut t = ten(reno());
-    t.peer(". 1:1(0) ack 1 <sack 1001:2001>").peer(". 1:1(0) ack 1 <sack 3001:4001 1001:2001>");
-    t.peer(". 1:1(0) ack 1 <sack 3001:10001 1001:2001>");
-    let again: Vec<_> = t.sent();
-    assert!(again.iter().any(|s| s.starts_with(". 1:1001")), "{again:?}");
-    assert!(again.iter().any(|s| s.starts_with(". 2001:3001")), "{again:?}");
-    assert!(!again.iter().any(|s| s.starts_with(". 1001:") || s.starts_with(". 3001:")));
-}
-
-#[test]
-fn nothing_more_is_sent_than_the_reduced_window_allows() {
-    let mut t = ten(reno());
-    for to in (2001..=10_001).step_by(1000) {
-        t.peer(&format!(". 1:1(0) ack 1 <sack 1001:{to}>"));
-        let info = t.conn.info();
-        let pipe = info.unacked + info.retransmitting - info.sacked - info.lost;
-        assert!(pipe <= info.cwnd.max(11_000), "{info:?}");
+    three_sacked_segments_send_the_hole_again {
+        t.peer(". 1:1(0) ack 1 <sack 1001:2001>");
+        t.peer(". 1:1(0) ack 1 <sack 1001:3001>").sent();
+        assert_eq!(t.conn.info().retransmits, 0);
+        t.peer(". 1:1(0) ack 1 <sack 1001:4001>").expect(". 1:1001(1000)");
+        assert_eq!(t.conn.info().sacked, 3000);
+        assert_eq!(t.conn.info().retransmitting, 1000);
     }
-    // ssthresh is half of the eleven or twelve segments that were under way.
-    assert!((5000..=6000).contains(&t.conn.info().cwnd), "{:?}", t.conn.info());
-}
-
-#[test]
-fn recovery_ends_at_its_point() {
-    let mut t = ten(reno());
-    t.peer(". 1:1(0) ack 1 <sack 1001:4001>");
-    let point = 1 + t.conn.info().unacked;
-    let _ = t.sent();
-    t.peer(&format!(". 1:1(0) ack {point}"));
-    let info = t.conn.info();
-    assert_eq!((info.lost, info.sacked, info.retransmitting), (0, 0, 0));
-    // What ends recovery counts for congestion avoidance already.
-    assert!(info.cwnd_segments - info.ssthresh_segments <= 1, "{info:?}");
-}
-
-#[test]
-fn sack_of_what_was_never_sent_is_ignored() {
-    let mut t = ten(reno());
-    t.peer(". 1:1(0) ack 1 <sack 20001:30001>").peer(". 1:1(0) ack 1 <sack 5000:4000>");
-    assert_eq!(t.conn.info().sacked, 0);
-}
-
-#[test]
-fn sack_of_parts_of_segments_counts_for_nothing() {
-    let mut t = ten(reno());
-    t.peer(". 1:1(0) ack 1 <sack 1002:1999>");
-    assert_eq!(t.conn.info().sacked, 0);
-    t.peer(". 1:1(0) ack 1 <sack 1500:3500>");
-    assert_eq!(t.conn.info().sacked, 1000);
+    holes_only_are_sent_again {
+        t.peer(". 1:1(0) ack 1 <sack 1001:2001>").peer(". 1:1(0) ack 1 <sack 3001:4001 1001:2001>");
+        t.peer(". 1:1(0) ack 1 <sack 3001:10001 1001:2001>");
+        let again: Vec<_> = t.sent();
+        assert!(again.iter().any(|s| s.starts_with(". 1:1001")), "{again:?}");
+        assert!(again.iter().any(|s| s.starts_with(". 2001:3001")), "{again:?}");
+        assert!(!again.iter().any(|s| s.starts_with(". 1001:") || s.starts_with(". 3001:")));
+    }
+    nothing_more_is_sent_than_the_reduced_window_allows {
+        for to in (2001..=10_001).step_by(1000) {
+            t.peer(&format!(". 1:1(0) ack 1 <sack 1001:{to}>"));
+            let info = t.conn.info();
+            let pipe = info.unacked + info.retransmitting - info.sacked - info.lost;
+            assert!(pipe <= info.cwnd.max(11_000), "{info:?}");
+        }
+        // ssthresh is half of the eleven or twelve segments that were under way.
+        assert!((5000..=6000).contains(&t.conn.info().cwnd), "{:?}", t.conn.info());
+    }
+    recovery_ends_at_its_point {
+        t.peer(". 1:1(0) ack 1 <sack 1001:4001>");
+        let point = 1 + t.conn.info().unacked;
+        let _ = t.sent();
+        t.peer(&format!(". 1:1(0) ack {point}"));
+        let info = t.conn.info();
+        assert_eq!((info.lost, info.sacked, info.retransmitting), (0, 0, 0));
+        // What ends recovery counts for congestion avoidance already.
+        assert!(info.cwnd_segments - info.ssthresh_segments <= 1, "{info:?}");
+    }
+    sack_of_what_was_never_sent_is_ignored {
+        t.peer(". 1:1(0) ack 1 <sack 20001:30001>").peer(". 1:1(0) ack 1 <sack 5000:4000>");
+        assert_eq!(t.conn.info().sacked, 0);
+    }
+    sack_of_parts_of_segments_counts_for_nothing {
+        t.peer(". 1:1(0) ack 1 <sack 1002:1999>");
+        assert_eq!(t.conn.info().sacked, 0);
+        t.peer(". 1:1(0) ack 1 <sack 1500:3500>");
+        assert_eq!(t.conn.info().sacked, 1000);
+    }
 }
 
 #[test]

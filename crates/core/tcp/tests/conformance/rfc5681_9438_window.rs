@@ -2,6 +2,7 @@
 //! shows too.
 
 use pagewire_tcp::{Config, EcnMode};
+use pagewire_testkit::given;
 
 use crate::support::*;
 
@@ -12,24 +13,42 @@ fn info(t: &Test) -> (u32, u32) {
 
 const INFINITE: u32 = 0x7fff_ffff;
 
-#[test]
-fn window_grows_by_what_is_acknowledged() {
+given! {
     let mut t = Test::far(plain(), 100);
-    t.send(30_000).expect_bytes(1, 10_001).wait(105);
-    for i in 1..=5 {
-        t.peer(&format!(". 1:1(0) ack {}", 1 + 2000 * i));
-        t.expect_bytes(6001 + 4000 * i, 10_001 + 4000 * i).nothing();
-        t.wait(5);
-    }
-    assert_eq!(info(&t), (20, INFINITE));
-}
 
-#[test]
-fn half_a_window_does_not_make_it_grow() {
-    let mut t = Test::far(plain(), 100);
-    t.send(5000).wait(100);
-    for ack in [2001, 4001, 5001] {
-        t.peer(&format!(". 1:1(0) ack {ack}"));
+    window_grows_by_what_is_acknowledged {
+        t.send(30_000).expect_bytes(1, 10_001).wait(105);
+        for i in 1..=5 {
+            t.peer(&format!(". 1:1(0) ack {}", 1 + 2000 * i));
+            t.expect_bytes(6001 + 4000 * i, 10_001 + 4000 * i).nothing();
+            t.wait(5);
+        }
+        assert_eq!(info(&t), (20, INFINITE));
+    }
+    half_a_window_does_not_make_it_grow {
+        t.send(5000).wait(100);
+        for ack in [2001, 4001, 5001] {
+            t.peer(&format!(". 1:1(0) ack {ack}"));
+            assert_eq!(info(&t).0, 10);
+        }
+    }
+    window_halves_with_every_timeout_of_idling {
+        t.send(26_000).wait(100).peer(". 1:1(0) ack 10001").wait(100).peer(". 1:1(0) ack 26001")
+            .sent();
+        assert_eq!(info(&t).0, 36);
+        t.wait(2000).send(20_000).expect_bytes(26_001, 36_001).nothing();
+        assert_eq!(info(&t).0, 10);
+    }
+    window_that_the_peer_has_shut_halves_ours_when_it_opens_again {
+        t.send(26_000).wait(100).peer(". 1:1(0) ack 10001").wait(100);
+        t.peer(". 1:1(0) ack 26001 win 0").sent();
+        t.send(20_000).wait(2900);
+        assert_eq!((t.sent().len(), info(&t).0), (3, 36));
+        t.peer(". 1:1(0) ack 26001").expect_bytes(26_001, 36_001).nothing();
+        assert_eq!(info(&t).0, 10);
+    }
+    reordering_alone_does_not_moderate_the_window {
+        t.send(4000).wait(100).peer(". 1:1(0) ack 1 <sack 1001:2001>");
         assert_eq!(info(&t).0, 10);
     }
 }
@@ -48,38 +67,11 @@ fn slow_start_leads_to_twice_what_was_in_flight() {
 }
 
 #[test]
-fn window_halves_with_every_timeout_of_idling() {
-    let mut t = Test::far(plain(), 100);
-    t.send(26_000).wait(100).peer(". 1:1(0) ack 10001").wait(100).peer(". 1:1(0) ack 26001").sent();
-    assert_eq!(info(&t).0, 36);
-    t.wait(2000).send(20_000).expect_bytes(26_001, 36_001).nothing();
-    assert_eq!(info(&t).0, 10);
-}
-
-#[test]
-fn window_that_the_peer_has_shut_halves_ours_when_it_opens_again() {
-    let mut t = Test::far(plain(), 100);
-    t.send(26_000).wait(100).peer(". 1:1(0) ack 10001").wait(100);
-    t.peer(". 1:1(0) ack 26001 win 0").sent();
-    t.send(20_000).wait(2900);
-    assert_eq!((t.sent().len(), info(&t).0), (3, 36));
-    t.peer(". 1:1(0) ack 26001").expect_bytes(26_001, 36_001).nothing();
-    assert_eq!(info(&t).0, 10);
-}
-
-#[test]
 fn idling_leaves_the_window_where_the_setting_says_so() {
     let mut t = Test::far(Config { slow_start_after_idle: false, ..plain() }, 100);
     t.send(26_000).wait(100).peer(". 1:1(0) ack 10001").wait(100).peer(". 1:1(0) ack 26001").sent();
     t.wait(2000).send(20_000).expect_bytes(26_001, 46_001).nothing();
     assert_eq!(info(&t).0, 36);
-}
-
-#[test]
-fn reordering_alone_does_not_moderate_the_window() {
-    let mut t = Test::far(plain(), 100);
-    t.send(4000).wait(100).peer(". 1:1(0) ack 1 <sack 1001:2001>");
-    assert_eq!(info(&t).0, 10);
 }
 
 /// A segment every hundred milliseconds, two at a time: the path has a queue, and slow start ends

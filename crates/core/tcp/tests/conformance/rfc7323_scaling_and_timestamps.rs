@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pagewire_tcp::{Config, DropReason, State};
+use pagewire_testkit::given;
 
 use crate::support::*;
 
@@ -19,12 +20,52 @@ fn stamped() -> Test {
     t
 }
 
-#[test]
-fn window_of_a_syn_is_not_scaled_and_those_after_the_handshake_are() {
+given! {
     let mut t = stamped();
-    assert_eq!(t.conn.info().send_window, 65_535);
-    t.peer(". 1:1(0) ack 1 win 1000 <TS val 500 ecr 10000>");
-    assert_eq!(t.conn.info().send_window, 128_000);
+
+    window_of_a_syn_is_not_scaled_and_those_after_the_handshake_are {
+        assert_eq!(t.conn.info().send_window, 65_535);
+        t.peer(". 1:1(0) ack 1 win 1000 <TS val 500 ecr 10000>");
+        assert_eq!(t.conn.info().send_window, 128_000);
+    }
+    window_of_the_handshake_is_announced_in_units_of_the_scale_behind_it {
+        t.peer("P. 1:2(1) ack 1 <TS val 501 ecr 10000>").expect(". 1:1(0) ack 2 win 512");
+        assert_eq!(t.conn.info().recv_window, 512 << 7);
+    }
+    timestamps_take_twelve_bytes_of_each_segment {
+        t.send(1000).expect(". 1:989(988)").expect("P. 989:1001(12)");
+    }
+    round_trip_is_measured_by_timestamps_when_segments_are_ambiguous {
+        t.send(10).expect("P. 1:11(10)").wait(250).expect("P. 1:11(10)").wait(30);
+        t.peer(". 1:1(0) ack 11 <TS val 600 ecr 10200>");
+        assert!(t.conn.info().srtt >= Duration::from_millis(5));
+        assert_eq!(t.conn.info().backoff, 0);
+    }
+    old_timestamp_elicits_ack_and_is_dropped {
+        // Section 5.3 R1.
+        t.peer("P. 1:11(10) ack 1 <TS val 510 ecr 10000>").expect(". 1:1(0) ack 11");
+        t.peer_dropped(DropReason::Paws, "P. 11:21(10) ack 1 <TS val 509 ecr 10000>");
+        t.expect(". 1:1(0) ack 11 <TS val 10000 ecr 510>").nothing();
+        t.peer("P. 11:21(10) ack 1 <TS val 510 ecr 10000>").expect(". 1:1(0) ack 21");
+    }
+    old_timestamp_does_not_save_from_a_reset {
+        t.peer("R. 1:1(0) ack 1 <TS val 1 ecr 10000>").state(State::Closed);
+    }
+    timestamp_counts_again_after_24_days {
+        // Section 5.5.
+        t.wait(25 * 24 * 3600 * 1000);
+        t.peer("P. 1:11(10) ack 1 <TS val 400 ecr 10000>").state(State::Established);
+    }
+    timestamp_of_a_segment_beyond_a_gap_is_not_echoed {
+        // Section 4.3: what is echoed is the segment that the acknowledgement number advanced for.
+        t.peer("P. 11:21(10) ack 1 <TS val 520 ecr 10000>");
+        t.expect(". 1:1(0) ack 1 <sack 11:21,TS val 10000 ecr 500>");
+        t.peer("P. 1:11(10) ack 1 <TS val 510 ecr 10000>");
+        t.expect(". 1:1(0) ack 21 <TS val 10000 ecr 510>");
+    }
+    segment_without_the_option_passes {
+        t.peer("P. 1:11(10) ack 1").expect(". 1:1(0) ack 11").read(10);
+    }
 }
 
 #[test]
@@ -41,68 +82,6 @@ fn scale_beyond_14_counts_as_14() {
     let mut t = Test::accepting(plain(), "S 0:0(0) win 1000 <mss 1000,wscale 15>");
     t.peer(". 1:1(0) ack 1 win 1");
     assert_eq!(t.conn.info().send_window, 1 << 14);
-}
-
-#[test]
-fn window_of_the_handshake_is_announced_in_units_of_the_scale_behind_it() {
-    let mut t = stamped();
-    t.peer("P. 1:2(1) ack 1 <TS val 501 ecr 10000>").expect(". 1:1(0) ack 2 win 512");
-    assert_eq!(t.conn.info().recv_window, 512 << 7);
-}
-
-#[test]
-fn timestamps_take_twelve_bytes_of_each_segment() {
-    let mut t = stamped();
-    t.send(1000).expect(". 1:989(988)").expect("P. 989:1001(12)");
-}
-
-#[test]
-fn round_trip_is_measured_by_timestamps_when_segments_are_ambiguous() {
-    let mut t = stamped();
-    t.send(10).expect("P. 1:11(10)").wait(250).expect("P. 1:11(10)").wait(30);
-    t.peer(". 1:1(0) ack 11 <TS val 600 ecr 10200>");
-    assert!(t.conn.info().srtt >= Duration::from_millis(5));
-    assert_eq!(t.conn.info().backoff, 0);
-}
-
-#[test]
-fn old_timestamp_elicits_ack_and_is_dropped() {
-    // Section 5.3 R1.
-    let mut t = stamped();
-    t.peer("P. 1:11(10) ack 1 <TS val 510 ecr 10000>").expect(". 1:1(0) ack 11");
-    t.peer_dropped(DropReason::Paws, "P. 11:21(10) ack 1 <TS val 509 ecr 10000>");
-    t.expect(". 1:1(0) ack 11 <TS val 10000 ecr 510>").nothing();
-    t.peer("P. 11:21(10) ack 1 <TS val 510 ecr 10000>").expect(". 1:1(0) ack 21");
-}
-
-#[test]
-fn old_timestamp_does_not_save_from_a_reset() {
-    let mut t = stamped();
-    t.peer("R. 1:1(0) ack 1 <TS val 1 ecr 10000>").state(State::Closed);
-}
-
-#[test]
-fn timestamp_counts_again_after_24_days() {
-    // Section 5.5.
-    let mut t = stamped();
-    t.wait(25 * 24 * 3600 * 1000);
-    t.peer("P. 1:11(10) ack 1 <TS val 400 ecr 10000>").state(State::Established);
-}
-
-#[test]
-fn timestamp_of_a_segment_beyond_a_gap_is_not_echoed() {
-    // Section 4.3: what is echoed is the segment that the acknowledgement number advanced for.
-    let mut t = stamped();
-    t.peer("P. 11:21(10) ack 1 <TS val 520 ecr 10000>");
-    t.expect(". 1:1(0) ack 1 <sack 11:21,TS val 10000 ecr 500>");
-    t.peer("P. 1:11(10) ack 1 <TS val 510 ecr 10000>");
-    t.expect(". 1:1(0) ack 21 <TS val 10000 ecr 510>");
-}
-
-#[test]
-fn segment_without_the_option_passes() {
-    let mut t = stamped();
-    t.peer("P. 1:11(10) ack 1").expect(". 1:1(0) ack 11").read(10);
 }
 
 #[test]

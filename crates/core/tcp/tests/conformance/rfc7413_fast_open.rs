@@ -5,6 +5,7 @@ use pagewire_tcp::{
     DropReason, FastOpenConnect, FastOpenCookie, IcmpKind, Readiness, State, SynData, TcpError,
     TryExperimental,
 };
+use pagewire_testkit::given;
 
 use crate::support::{Test, link, plain};
 
@@ -122,15 +123,27 @@ fn s4_1_3_1_a_reset_or_an_application_that_leaves_says_nothing_of_fast_open() {
 
 // ---- 4.2.2, client: sending the SYN ----
 
-#[test]
-fn s4_2_2_the_syn_waits_for_the_first_data_and_takes_it_along() {
+given! {
     let mut t = with_cookie(None);
-    t.nothing().wait(10_000).nothing();
-    assert!(t.conn.fast_open().is_deferred() && t.conn.readiness().contains(Readiness::WRITABLE));
-    assert_eq!(t.conn.room_for(usize::MAX), 960);
-    t.send(500).expect("S 0:500(500) win 65535 <mss 1000,sackOK,wscale 7,FO abcd1234>").nothing();
-    assert!(!t.conn.fast_open().is_deferred() && !t.conn.readiness().contains(Readiness::WRITABLE));
-    assert_eq!(t.try_send(10), Err(TcpError::WouldBlock));
+
+    s4_2_2_the_syn_waits_for_the_first_data_and_takes_it_along {
+        t.nothing().wait(10_000).nothing();
+        assert!(t.conn.fast_open().is_deferred() && t.conn.readiness().contains(Readiness::WRITABLE));
+        assert_eq!(t.conn.room_for(usize::MAX), 960);
+        t.send(500).expect("S 0:500(500) win 65535 <mss 1000,sackOK,wscale 7,FO abcd1234>")
+            .nothing();
+        assert!(!t.conn.fast_open().is_deferred() && !t.conn.readiness().contains(Readiness::WRITABLE));
+        assert_eq!(t.try_send(10), Err(TcpError::WouldBlock));
+    }
+    s4_2_2_a_cookie_is_shown_without_data_too {
+        t.send_syn().expect("S 0:0(0) <mss 1000,sackOK,wscale 7,FO abcd1234>");
+        t.peer("S. 0:0(0) ack 1 win 5840 <mss 900>").expect(". 1:1(0) ack 1");
+        assert!(!t.conn.info().syn_data);
+    }
+    a_deferred_connection_that_is_closed_sends_nothing {
+        t.close().nothing().state(State::Closed);
+        assert!(t.conn.is_closed());
+    }
 }
 
 #[test]
@@ -141,21 +154,6 @@ fn s4_2_2_data_in_the_syn_fits_the_cached_mss_less_all_options() {
     // A cached MSS that the link does not take.
     let mut t = with_cookie(Some(10_000));
     assert_eq!(t.try_send(2000), Ok(960));
-}
-
-#[test]
-fn s4_2_2_a_cookie_is_shown_without_data_too() {
-    let mut t = with_cookie(None);
-    t.send_syn().expect("S 0:0(0) <mss 1000,sackOK,wscale 7,FO abcd1234>");
-    t.peer("S. 0:0(0) ack 1 win 5840 <mss 900>").expect(". 1:1(0) ack 1");
-    assert!(!t.conn.info().syn_data);
-}
-
-#[test]
-fn a_deferred_connection_that_is_closed_sends_nothing() {
-    let mut t = with_cookie(None);
-    t.close().nothing().state(State::Closed);
-    assert!(t.conn.is_closed());
 }
 
 #[test]
@@ -177,70 +175,71 @@ fn s4_2_2_a_syn_sent_again_has_no_data() {
 
 // ---- 4.2.2, client: receiving the SYN,ACK ----
 
-#[test]
-fn s4_2_2_data_that_the_syn_ack_acknowledges_is_delivered() {
+given! {
     let mut t = waiting();
-    t.wait(20).peer("S. 0:0(0) ack 501 win 5840 <mss 1000,sackOK>").expect(". 501:501(0) ack 1");
-    t.nothing().state(State::Established);
-    let info = t.conn.info();
-    assert!(info.syn_data);
-    assert_eq!((info.bytes_acked, info.unacked, info.cwnd), (500, 0, 10_000));
-    assert_eq!(info.srtt.as_millis(), 20, "the SYN with data measures the round trip");
-    assert_eq!(info.delivered, 1, "it was one segment");
-    t.send(1000).expect("P. 501:1501(1000) ack 1");
-}
 
-#[test]
-fn s4_2_2_data_that_the_syn_ack_does_not_acknowledge_is_sent_at_once() {
-    let mut t = waiting();
-    t.wait(30).peer("S. 0:0(0) ack 1 win 5840 <mss 1000,sackOK,FO 01020304>");
-    t.expect("P. 1:501(500) ack 1").nothing();
-    let info = t.conn.info();
-    assert!(!info.syn_data);
-    assert_eq!((info.cwnd, info.recoveries, info.timeouts), (10_000, 0, 0), "no congestion");
-    assert_eq!(info.srtt.as_millis(), 30);
-    let outcome = t.conn.fast_open().take_outcome().unwrap();
-    assert!(outcome.cookie.is_some() && outcome.syn_data == SynData::Unknown);
-    t.peer(". 1:1(0) ack 501").nothing();
-    assert!(!t.conn.info().syn_data);
-}
-
-#[test]
-fn s4_2_2_data_of_the_syn_stays_a_segment_of_its_own() {
-    let mut t = waiting();
-    t.peer("S. 0:0(0) ack 1 win 5840 <mss 1000,sackOK>").expect("P. 1:501(500) ack 1");
-    t.send(1000).expect("P. 501:1501(1000) ack 1").nothing();
-    t.wait(20).peer(". 1:1(0) ack 1 <sack 501:1501>").wait(20).expect("P. 1:501(500) ack 1");
-    t.peer(". 1:1(0) ack 1501").nothing();
-}
-
-#[test]
-fn s4_2_2_the_rest_of_data_acknowledged_in_part_is_sent_at_once() {
-    let mut t = waiting();
-    t.peer("S. 0:0(0) ack 101 win 5840 <mss 200,sackOK>");
-    t.expect(". 101:301(200) ack 1").expect("P. 301:501(200) ack 1").nothing();
-    assert!(!t.conn.info().syn_data);
-    t.peer(". 1:1(0) ack 501").nothing();
-    assert_eq!(t.conn.info().bytes_acked, 500);
-}
-
-/// RFC 9293 section 3.10.7.3: an acknowledgement of what was never sent.
-#[test]
-fn a_syn_ack_beyond_the_data_is_answered_with_a_reset() {
-    let mut t = waiting();
-    t.peer_dropped(DropReason::AckUnsent, "S. 0:0(0) ack 502 win 5840 <mss 1000>");
-    t.expect("R 502:502(0)").state(State::SynSent);
-    assert_eq!(t.conn.fast_open().take_outcome(), None);
-}
-
-#[test]
-fn s4_2_2_data_on_the_syn_ack_is_taken() {
-    let mut t = waiting();
-    t.peer("S. 0:800(800) ack 501 win 5840 <mss 1000,sackOK>").expect(". 501:501(0) ack 801");
-    t.read(800);
-    let mut t = waiting();
-    t.peer("SF. 0:800(800) ack 501 win 5840 <mss 1000,sackOK>").expect(". 501:501(0) ack 802");
-    t.state(State::CloseWait).read(800).read(0);
+    s4_2_2_data_that_the_syn_ack_acknowledges_is_delivered {
+        t.wait(20).peer("S. 0:0(0) ack 501 win 5840 <mss 1000,sackOK>")
+            .expect(". 501:501(0) ack 1");
+        t.nothing().state(State::Established);
+        let info = t.conn.info();
+        assert!(info.syn_data);
+        assert_eq!((info.bytes_acked, info.unacked, info.cwnd), (500, 0, 10_000));
+        assert_eq!(info.srtt.as_millis(), 20, "the SYN with data measures the round trip");
+        assert_eq!(info.delivered, 1, "it was one segment");
+        t.send(1000).expect("P. 501:1501(1000) ack 1");
+    }
+    s4_2_2_data_that_the_syn_ack_does_not_acknowledge_is_sent_at_once {
+        t.wait(30).peer("S. 0:0(0) ack 1 win 5840 <mss 1000,sackOK,FO 01020304>");
+        t.expect("P. 1:501(500) ack 1").nothing();
+        let info = t.conn.info();
+        assert!(!info.syn_data);
+        assert_eq!((info.cwnd, info.recoveries, info.timeouts), (10_000, 0, 0), "no congestion");
+        assert_eq!(info.srtt.as_millis(), 30);
+        let outcome = t.conn.fast_open().take_outcome().unwrap();
+        assert!(outcome.cookie.is_some() && outcome.syn_data == SynData::Unknown);
+        t.peer(". 1:1(0) ack 501").nothing();
+        assert!(!t.conn.info().syn_data);
+    }
+    s4_2_2_data_of_the_syn_stays_a_segment_of_its_own {
+        t.peer("S. 0:0(0) ack 1 win 5840 <mss 1000,sackOK>").expect("P. 1:501(500) ack 1");
+        t.send(1000).expect("P. 501:1501(1000) ack 1").nothing();
+        t.wait(20).peer(". 1:1(0) ack 1 <sack 501:1501>").wait(20).expect("P. 1:501(500) ack 1");
+        t.peer(". 1:1(0) ack 1501").nothing();
+    }
+    s4_2_2_the_rest_of_data_acknowledged_in_part_is_sent_at_once {
+        t.peer("S. 0:0(0) ack 101 win 5840 <mss 200,sackOK>");
+        t.expect(". 101:301(200) ack 1").expect("P. 301:501(200) ack 1").nothing();
+        assert!(!t.conn.info().syn_data);
+        t.peer(". 1:1(0) ack 501").nothing();
+        assert_eq!(t.conn.info().bytes_acked, 500);
+    }
+    /// RFC 9293 section 3.10.7.3: an acknowledgement of what was never sent.
+    a_syn_ack_beyond_the_data_is_answered_with_a_reset {
+        t.peer_dropped(DropReason::AckUnsent, "S. 0:0(0) ack 502 win 5840 <mss 1000>");
+        t.expect("R 502:502(0)").state(State::SynSent);
+        assert_eq!(t.conn.fast_open().take_outcome(), None);
+    }
+    s4_2_2_data_on_the_syn_ack_is_taken {
+        t.peer("S. 0:800(800) ack 501 win 5840 <mss 1000,sackOK>").expect(". 501:501(0) ack 801");
+        t.read(800);
+        let mut t = waiting();
+        t.peer("SF. 0:800(800) ack 501 win 5840 <mss 1000,sackOK>").expect(". 501:501(0) ack 802");
+        t.state(State::CloseWait).read(800).read(0);
+    }
+    the_acknowledgement_waits_for_data_that_the_application_has_ready {
+        t.conn.fast_open().set_write_pending(true);
+        t.peer("S. 0:0(0) ack 501 win 5840 <mss 1000,sackOK>").nothing();
+        t.send(100).expect("P. 501:601(100) ack 1").nothing();
+        // It has answered at once: acknowledgements ride on answers from now on.
+        t.peer("P. 1:101(100) ack 601").nothing().read(100).nothing();
+        t.wait(40).expect(". 601:601(0) ack 101");
+        // But not for ever.
+        let mut t = waiting();
+        t.conn.fast_open().set_write_pending(true);
+        t.peer("S. 0:0(0) ack 501 win 5840 <mss 1000,sackOK>").nothing();
+        t.wait(40).expect(". 501:501(0) ack 1");
+    }
 }
 
 #[test]
@@ -261,22 +260,6 @@ fn s4_1_1_a_cookie_nobody_asked_for_is_not_believed() {
     let outcome = t.conn.fast_open().take_outcome().unwrap();
     assert_eq!((outcome.mss, outcome.cookie), (Some(900), None));
     assert_eq!(outcome.try_experimental, TryExperimental::No);
-}
-
-#[test]
-fn the_acknowledgement_waits_for_data_that_the_application_has_ready() {
-    let mut t = waiting();
-    t.conn.fast_open().set_write_pending(true);
-    t.peer("S. 0:0(0) ack 501 win 5840 <mss 1000,sackOK>").nothing();
-    t.send(100).expect("P. 501:601(100) ack 1").nothing();
-    // It has answered at once: acknowledgements ride on answers from now on.
-    t.peer("P. 1:101(100) ack 601").nothing().read(100).nothing();
-    t.wait(40).expect(". 601:601(0) ack 101");
-    // But not for ever.
-    let mut t = waiting();
-    t.conn.fast_open().set_write_pending(true);
-    t.peer("S. 0:0(0) ack 501 win 5840 <mss 1000,sackOK>").nothing();
-    t.wait(40).expect(". 501:501(0) ack 1");
 }
 
 // ---- simultaneous open ----
@@ -338,63 +321,65 @@ fn a_syn_ack_that_echoes_no_timestamp_of_ours_is_answered_with_a_reset() {
 
 const SYN: &str = "S 0:300(300) win 10000 <mss 1000,sackOK>";
 
-#[test]
-fn s4_2_2_a_syn_with_a_good_cookie_is_acknowledged_with_its_data_and_readable_at_once() {
+given! {
     let mut t = Test::accepting_fast(plain(), SYN);
-    t.expect("S. 0:0(0) ack 301 win 65535 <mss 1000,sackOK>").state(State::SynReceived);
-    let ready = t.conn.readiness();
-    assert!(ready.contains(Readiness::READABLE | Readiness::WRITABLE));
-    assert!(t.conn.info().syn_data);
-    t.read(300);
-    assert_eq!(t.try_read(10), Err(TcpError::WouldBlock));
-    t.peer(". 301:301(0) ack 1").nothing().state(State::Established);
-    t.peer("P. 301:401(100) ack 1").expect(". 1:1(0) ack 401").read(100);
-}
 
-#[test]
-fn s4_2_2_data_leaves_before_the_handshake_is_complete() {
-    let mut t = Test::accepting_fast(plain(), SYN);
-    t.expect("S. 0:0(0) ack 301");
-    // The window of the SYN, which is not scaled, and the initial congestion window.
-    t.send(12_000);
-    assert_eq!(t.sent().len(), 10);
-    assert_eq!(t.conn.info().unacked, 10_001);
-    // The acknowledgement of the SYN,ACK alone.
-    t.peer(". 301:301(0) ack 1 win 20000").nothing().state(State::Established);
-    t.peer(". 301:301(0) ack 2001 win 20000");
-    t.expect(". 10001:11001(1000) ack 301").expect("P. 11001:12001(1000) ack 301").nothing();
-}
-
-#[test]
-fn s4_2_2_an_answer_and_the_handshake_are_acknowledged_together() {
-    let mut t = Test::accepting_fast(plain(), SYN);
-    t.expect("S. 0:0(0) ack 301").read(300);
-    t.send(100).expect("P. 1:101(100) ack 301").shutdown();
-    assert!(t.sent()[0].starts_with('F'), "the end leaves too");
-    t.peer("F. 301:301(0) ack 102").expect(". 102:102(0) ack 302").state(State::TimeWait);
-}
-
-#[test]
-fn s4_2_2_only_the_syn_ack_is_sent_again_before_the_handshake_is_complete() {
-    let mut t = Test::accepting_fast(plain(), SYN);
-    t.expect("S. 0:0(0) ack 301").send(100).expect("P. 1:101(100) ack 301");
-    t.wait(1000).expect("S. 0:0(0) ack 301").nothing();
-    // The client's SYN again: it did not get our answer.
-    t.peer_dropped(DropReason::Duplicate, SYN).expect("S. 0:0(0) ack 301").nothing();
-    t.peer_dropped(DropReason::Duplicate, "S 0:0(0) win 10000 <mss 1000,sackOK>");
-    t.expect("S. 0:0(0) ack 301").nothing();
-    t.peer(". 301:301(0) ack 1").state(State::Established);
-    t.wait(3000);
-    assert_eq!(t.sent()[0], "P. 1:101(100) ack 301 win 65535");
-}
-
-#[test]
-fn a_fast_opened_connection_gets_one_syn_ack_more() {
-    let mut t = Test::accepting_fast(plain(), SYN);
-    t.wait(200_000).state(State::Closed);
-    assert_eq!(t.sent().len(), 1 + 6);
-    t.read(300);
-    assert_eq!(t.try_read(1), Err(TcpError::TimedOut));
+    s4_2_2_a_syn_with_a_good_cookie_is_acknowledged_with_its_data_and_readable_at_once {
+        t.expect("S. 0:0(0) ack 301 win 65535 <mss 1000,sackOK>").state(State::SynReceived);
+        let ready = t.conn.readiness();
+        assert!(ready.contains(Readiness::READABLE | Readiness::WRITABLE));
+        assert!(t.conn.info().syn_data);
+        t.read(300);
+        assert_eq!(t.try_read(10), Err(TcpError::WouldBlock));
+        t.peer(". 301:301(0) ack 1").nothing().state(State::Established);
+        t.peer("P. 301:401(100) ack 1").expect(". 1:1(0) ack 401").read(100);
+    }
+    s4_2_2_data_leaves_before_the_handshake_is_complete {
+        t.expect("S. 0:0(0) ack 301");
+        // The window of the SYN, which is not scaled, and the initial congestion window.
+        t.send(12_000);
+        assert_eq!(t.sent().len(), 10);
+        assert_eq!(t.conn.info().unacked, 10_001);
+        // The acknowledgement of the SYN,ACK alone.
+        t.peer(". 301:301(0) ack 1 win 20000").nothing().state(State::Established);
+        t.peer(". 301:301(0) ack 2001 win 20000");
+        t.expect(". 10001:11001(1000) ack 301").expect("P. 11001:12001(1000) ack 301").nothing();
+    }
+    s4_2_2_an_answer_and_the_handshake_are_acknowledged_together {
+        t.expect("S. 0:0(0) ack 301").read(300);
+        t.send(100).expect("P. 1:101(100) ack 301").shutdown();
+        assert!(t.sent()[0].starts_with('F'), "the end leaves too");
+        t.peer("F. 301:301(0) ack 102").expect(". 102:102(0) ack 302").state(State::TimeWait);
+    }
+    s4_2_2_only_the_syn_ack_is_sent_again_before_the_handshake_is_complete {
+        t.expect("S. 0:0(0) ack 301").send(100).expect("P. 1:101(100) ack 301");
+        t.wait(1000).expect("S. 0:0(0) ack 301").nothing();
+        // The client's SYN again: it did not get our answer.
+        t.peer_dropped(DropReason::Duplicate, SYN).expect("S. 0:0(0) ack 301").nothing();
+        t.peer_dropped(DropReason::Duplicate, "S 0:0(0) win 10000 <mss 1000,sackOK>");
+        t.expect("S. 0:0(0) ack 301").nothing();
+        t.peer(". 301:301(0) ack 1").state(State::Established);
+        t.wait(3000);
+        assert_eq!(t.sent()[0], "P. 1:101(100) ack 301 win 65535");
+    }
+    a_fast_opened_connection_gets_one_syn_ack_more {
+        t.wait(200_000).state(State::Closed);
+        assert_eq!(t.sent().len(), 1 + 6);
+        t.read(300);
+        assert_eq!(t.try_read(1), Err(TcpError::TimedOut));
+    }
+    a_reset_before_the_handshake_is_complete_leaves_the_data_to_be_read {
+        t.expect("S. 0:0(0) ack 301");
+        t.peer("R. 301:301(0) ack 1").nothing().state(State::Closed);
+        t.read(300);
+        assert_eq!(t.try_read(10), Err(TcpError::ConnectionReset));
+        assert_eq!(t.try_read(10).unwrap(), [0u8; 0]);
+    }
+    a_fin_before_the_connection_is_accepted_is_the_end_of_its_data {
+        t.expect("S. 0:0(0) ack 301");
+        t.peer("F. 301:301(0) ack 1").expect(". 1:1(0) ack 302").state(State::CloseWait);
+        t.read(300).read(0).close().state(State::LastAck);
+    }
 }
 
 #[test]
@@ -403,24 +388,6 @@ fn a_syn_without_data_may_open_fast_too() {
     t.expect("S. 0:0(0) ack 1");
     assert!(!t.conn.info().syn_data);
     t.send(100).expect("P. 1:101(100) ack 1");
-}
-
-#[test]
-fn a_reset_before_the_handshake_is_complete_leaves_the_data_to_be_read() {
-    let mut t = Test::accepting_fast(plain(), SYN);
-    t.expect("S. 0:0(0) ack 301");
-    t.peer("R. 301:301(0) ack 1").nothing().state(State::Closed);
-    t.read(300);
-    assert_eq!(t.try_read(10), Err(TcpError::ConnectionReset));
-    assert_eq!(t.try_read(10).unwrap(), [0u8; 0]);
-}
-
-#[test]
-fn a_fin_before_the_connection_is_accepted_is_the_end_of_its_data() {
-    let mut t = Test::accepting_fast(plain(), SYN);
-    t.expect("S. 0:0(0) ack 301");
-    t.peer("F. 301:301(0) ack 1").expect(". 1:1(0) ack 302").state(State::CloseWait);
-    t.read(300).read(0).close().state(State::LastAck);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! RFC 9293 section 3.10.7.3: segments that arrive in SYN-SENT.
 
 use pagewire_tcp::{DropReason, State, TcpError};
+use pagewire_testkit::given;
 
 use crate::support::*;
 
@@ -10,20 +11,48 @@ fn syn_sent() -> Test {
     t
 }
 
-#[test]
-fn syn_ack_establishes_and_is_acknowledged() {
+given! {
     let mut t = syn_sent();
-    t.peer("S. 0:0(0) ack 1 win 1000 <mss 1000>").state(State::Established);
-    t.expect(". 1:1(0) ack 1").nothing();
-}
 
-#[test]
-fn ack_that_does_not_acknowledge_our_syn_elicits_rst_with_its_number() {
-    let mut t = syn_sent();
-    t.peer_dropped(DropReason::AckUnsent, "S. 0:0(0) ack 2 win 1000").state(State::SynSent);
-    t.expect("R 2:2(0)").nothing();
-    t.peer_dropped(DropReason::AckUnsent, ". 0:0(0) ack 0 win 1000").state(State::SynSent);
-    t.expect("R 0:0(0)").nothing();
+    syn_ack_establishes_and_is_acknowledged {
+        t.peer("S. 0:0(0) ack 1 win 1000 <mss 1000>").state(State::Established);
+        t.expect(". 1:1(0) ack 1").nothing();
+    }
+    ack_that_does_not_acknowledge_our_syn_elicits_rst_with_its_number {
+        t.peer_dropped(DropReason::AckUnsent, "S. 0:0(0) ack 2 win 1000").state(State::SynSent);
+        t.expect("R 2:2(0)").nothing();
+        t.peer_dropped(DropReason::AckUnsent, ". 0:0(0) ack 0 win 1000").state(State::SynSent);
+        t.expect("R 0:0(0)").nothing();
+    }
+    rst_that_acknowledges_our_syn_refuses_the_connection {
+        t.peer("R. 0:0(0) ack 1").state(State::Closed).nothing();
+        assert_eq!(t.conn.take_error(), Some(TcpError::ConnectionRefused));
+        assert!(t.conn.is_closed());
+    }
+    segment_with_neither_syn_nor_rst_is_dropped {
+        t.peer_dropped(DropReason::Flags, ". 0:0(0) ack 1").state(State::SynSent).nothing();
+    }
+    syn_without_ack_leads_to_syn_received_and_a_syn_ack {
+        t.peer("S 0:0(0) win 1000 <mss 1000>").state(State::SynReceived);
+        t.expect("S. 0:0(0) ack 1").nothing();
+    }
+    text_on_a_syn_ack_is_taken {
+        t.peer("S. 0:10(10) ack 1 win 1000 <mss 1000>").state(State::Established);
+        t.expect(". 1:1(0) ack 11").nothing();
+        assert_eq!(t.conn.queued_receive(), 10);
+    }
+    fin_on_a_syn_ack_is_taken {
+        t.peer("SF. 0:0(0) ack 1 win 1000 <mss 1000>").state(State::CloseWait);
+        t.expect(". 1:1(0) ack 2").nothing();
+    }
+    close_forgets_the_attempt_without_a_word {
+        t.close().state(State::Closed).nothing();
+        assert!(t.conn.is_closed());
+    }
+    send_would_block {
+        assert_eq!(t.try_send(1), Err(TcpError::WouldBlock));
+        assert_eq!(t.try_read(1), Err(TcpError::WouldBlock));
+    }
 }
 
 #[test]
@@ -32,27 +61,6 @@ fn rst_with_unacceptable_ack_or_none_is_dropped_silently() {
         let mut t = syn_sent();
         t.peer_dropped(DropReason::RstInvalid, rst).state(State::SynSent).nothing();
     }
-}
-
-#[test]
-fn rst_that_acknowledges_our_syn_refuses_the_connection() {
-    let mut t = syn_sent();
-    t.peer("R. 0:0(0) ack 1").state(State::Closed).nothing();
-    assert_eq!(t.conn.take_error(), Some(TcpError::ConnectionRefused));
-    assert!(t.conn.is_closed());
-}
-
-#[test]
-fn segment_with_neither_syn_nor_rst_is_dropped() {
-    let mut t = syn_sent();
-    t.peer_dropped(DropReason::Flags, ". 0:0(0) ack 1").state(State::SynSent).nothing();
-}
-
-#[test]
-fn syn_without_ack_leads_to_syn_received_and_a_syn_ack() {
-    let mut t = syn_sent();
-    t.peer("S 0:0(0) win 1000 <mss 1000>").state(State::SynReceived);
-    t.expect("S. 0:0(0) ack 1").nothing();
 }
 
 #[test]
@@ -68,33 +76,4 @@ fn simultaneous_open_is_completed_by_the_peers_syn_ack_or_a_bare_ack() {
         }
         t.nothing();
     }
-}
-
-#[test]
-fn text_on_a_syn_ack_is_taken() {
-    let mut t = syn_sent();
-    t.peer("S. 0:10(10) ack 1 win 1000 <mss 1000>").state(State::Established);
-    t.expect(". 1:1(0) ack 11").nothing();
-    assert_eq!(t.conn.queued_receive(), 10);
-}
-
-#[test]
-fn fin_on_a_syn_ack_is_taken() {
-    let mut t = syn_sent();
-    t.peer("SF. 0:0(0) ack 1 win 1000 <mss 1000>").state(State::CloseWait);
-    t.expect(". 1:1(0) ack 2").nothing();
-}
-
-#[test]
-fn close_forgets_the_attempt_without_a_word() {
-    let mut t = syn_sent();
-    t.close().state(State::Closed).nothing();
-    assert!(t.conn.is_closed());
-}
-
-#[test]
-fn send_would_block() {
-    let mut t = syn_sent();
-    assert_eq!(t.try_send(1), Err(TcpError::WouldBlock));
-    assert_eq!(t.try_read(1), Err(TcpError::WouldBlock));
 }

@@ -1,35 +1,46 @@
 //! RFC 9293 section 3.10.7.4: segments that arrive in a synchronised state, step by step.
 
 use pagewire_tcp::{DropReason, State, TcpError};
+use pagewire_testkit::given;
 
 use crate::support::*;
 
 // ---- first: sequence number ----
 
-#[test]
-fn segment_before_the_window_elicits_ack_and_is_dropped() {
+given! {
     let mut t = Test::established(plain());
-    t.peer("P. 1:101(100) ack 1").expect(". 1:1(0) ack 101");
-    t.peer_dropped(DropReason::OutsideWindow, "P. 1:51(50) ack 1");
-    t.expect(". 1:1(0) ack 101").nothing();
-}
 
-#[test]
-fn segment_that_ends_where_the_window_begins_is_a_duplicate_whose_ack_counts() {
-    let mut t = Test::established(plain());
-    t.send(100).expect("P. 1:101(100) ack 1");
-    t.peer("P. 1:101(100) ack 1").expect(". 101:101(0) ack 101");
-    t.peer_dropped(DropReason::Duplicate, "P. 1:101(100) ack 101");
-    t.expect(". 101:101(0) ack 101").nothing();
-    assert_eq!(t.conn.info().unacked, 0);
-}
-
-#[test]
-fn segment_beyond_the_window_elicits_ack_and_is_dropped() {
-    let mut t = Test::established(plain());
-    let edge = 1 + t.conn.info().recv_window;
-    t.peer_dropped(DropReason::OutsideWindow, &format!("P. {}:{}(10) ack 1", edge + 1, edge + 11));
-    t.expect(". 1:1(0) ack 1").nothing();
+    segment_before_the_window_elicits_ack_and_is_dropped {
+        t.peer("P. 1:101(100) ack 1").expect(". 1:1(0) ack 101");
+        t.peer_dropped(DropReason::OutsideWindow, "P. 1:51(50) ack 1");
+        t.expect(". 1:1(0) ack 101").nothing();
+    }
+    segment_that_ends_where_the_window_begins_is_a_duplicate_whose_ack_counts {
+        t.send(100).expect("P. 1:101(100) ack 1");
+        t.peer("P. 1:101(100) ack 1").expect(". 101:101(0) ack 101");
+        t.peer_dropped(DropReason::Duplicate, "P. 1:101(100) ack 101");
+        t.expect(". 101:101(0) ack 101").nothing();
+        assert_eq!(t.conn.info().unacked, 0);
+    }
+    segment_beyond_the_window_elicits_ack_and_is_dropped {
+        let edge = 1 + t.conn.info().recv_window;
+        t.peer_dropped(DropReason::OutsideWindow, &format!("P. {}:{}(10) ack 1", edge + 1, edge + 11));
+        t.expect(". 1:1(0) ack 1").nothing();
+    }
+    unacceptable_rst_is_dropped_silently {
+        let edge = 1 + t.conn.info().recv_window;
+        t.peer_dropped(DropReason::OutsideWindow, &format!("R {0}:{0}(0)", edge + 1));
+        t.state(State::Established).nothing();
+    }
+    answers_to_senseless_segments_without_data_are_limited_in_rate {
+        // RFC 5961 section 7. A keep-alive probe of the peer's is such a segment too.
+        t.peer_dropped(DropReason::OutsideWindow, ". 0:0(0) ack 1").expect(". 1:1(0) ack 1");
+        t.peer_dropped(DropReason::OutsideWindow, ". 0:0(0) ack 1").nothing();
+        t.wait(499);
+        t.peer_dropped(DropReason::OutsideWindow, ". 0:0(0) ack 1").nothing();
+        t.wait(1);
+        t.peer_dropped(DropReason::OutsideWindow, ". 0:0(0) ack 1").expect(". 1:1(0) ack 1");
+    }
 }
 
 #[test]
@@ -42,26 +53,6 @@ fn segment_that_reaches_beyond_the_window_is_cut_to_its_last_byte_and_not_one_mo
         t.expect(&format!(". 1:1(0) ack {} win {}", taken + 1, 5000 - taken)).nothing();
         assert_eq!(t.conn.queued_receive(), taken as usize, "of {len} bytes");
     }
-}
-
-#[test]
-fn unacceptable_rst_is_dropped_silently() {
-    let mut t = Test::established(plain());
-    let edge = 1 + t.conn.info().recv_window;
-    t.peer_dropped(DropReason::OutsideWindow, &format!("R {0}:{0}(0)", edge + 1));
-    t.state(State::Established).nothing();
-}
-
-#[test]
-fn answers_to_senseless_segments_without_data_are_limited_in_rate() {
-    // RFC 5961 section 7. A keep-alive probe of the peer's is such a segment too.
-    let mut t = Test::established(plain());
-    t.peer_dropped(DropReason::OutsideWindow, ". 0:0(0) ack 1").expect(". 1:1(0) ack 1");
-    t.peer_dropped(DropReason::OutsideWindow, ". 0:0(0) ack 1").nothing();
-    t.wait(499);
-    t.peer_dropped(DropReason::OutsideWindow, ". 0:0(0) ack 1").nothing();
-    t.wait(1);
-    t.peer_dropped(DropReason::OutsideWindow, ". 0:0(0) ack 1").expect(". 1:1(0) ack 1");
 }
 
 #[test]
@@ -78,37 +69,35 @@ fn ack_is_taken_while_our_window_is_closed() {
 
 // ---- second: RST (RFC 5961 section 3) ----
 
-#[test]
-fn rst_at_exactly_rcv_nxt_resets() {
+given! {
     let mut t = Test::established(plain());
-    t.peer("R 1:1(0)").state(State::Closed).nothing();
-    assert_eq!(t.conn.error(), Some(TcpError::ConnectionReset));
-    assert_eq!(t.try_send(1), Err(TcpError::ConnectionReset));
-    assert_eq!(t.try_send(1), Err(TcpError::BrokenPipe));
-}
 
-#[test]
-fn rst_in_the_window_but_not_next_elicits_a_challenge_ack() {
-    let mut t = Test::established(plain());
-    t.peer_dropped(DropReason::RstNotNext, "R 2:2(0)").state(State::Established);
-    t.expect(". 1:1(0) ack 1").nothing();
-}
-
-#[test]
-fn data_received_before_a_reset_can_still_be_read() {
-    let mut t = Test::established(plain());
-    t.peer("P. 1:11(10) ack 1").peer("R 11:11(0)").state(State::Closed);
-    t.read(10);
-    assert_eq!(t.try_read(1), Err(TcpError::ConnectionReset));
-    assert_eq!(t.try_read(1), Ok(vec![]));
-}
-
-#[test]
-fn rst_releases_what_was_queued() {
-    let mut t = Test::established(plain());
-    t.send(5000).peer("R 1:1(0)");
-    assert_eq!(t.conn.queued_send(), 0);
-    assert_eq!(t.conn.poll_timeout(), None);
+    rst_at_exactly_rcv_nxt_resets {
+        t.peer("R 1:1(0)").state(State::Closed).nothing();
+        assert_eq!(t.conn.error(), Some(TcpError::ConnectionReset));
+        assert_eq!(t.try_send(1), Err(TcpError::ConnectionReset));
+        assert_eq!(t.try_send(1), Err(TcpError::BrokenPipe));
+    }
+    rst_in_the_window_but_not_next_elicits_a_challenge_ack {
+        t.peer_dropped(DropReason::RstNotNext, "R 2:2(0)").state(State::Established);
+        t.expect(". 1:1(0) ack 1").nothing();
+    }
+    data_received_before_a_reset_can_still_be_read {
+        t.peer("P. 1:11(10) ack 1").peer("R 11:11(0)").state(State::Closed);
+        t.read(10);
+        assert_eq!(t.try_read(1), Err(TcpError::ConnectionReset));
+        assert_eq!(t.try_read(1), Ok(vec![]));
+    }
+    rst_releases_what_was_queued {
+        t.send(5000).peer("R 1:1(0)");
+        assert_eq!(t.conn.queued_send(), 0);
+        assert_eq!(t.conn.poll_timeout(), None);
+    }
+    rst_in_close_wait_breaks_the_pipe {
+        t.peer("F. 1:1(0) ack 1").state(State::CloseWait);
+        t.peer("R 2:2(0)").state(State::Closed);
+        assert_eq!(t.conn.error(), Some(TcpError::BrokenPipe));
+    }
 }
 
 #[test]
@@ -126,14 +115,6 @@ fn rst_in_syn_received_after_an_active_open_means_refused() {
     t.peer("S 0:0(0) win 1000 <mss 1000>").expect("S. 0:0(0) ack 1");
     t.peer("R 1:1(0)").state(State::Closed);
     assert_eq!(t.conn.error(), Some(TcpError::ConnectionRefused));
-}
-
-#[test]
-fn rst_in_close_wait_breaks_the_pipe() {
-    let mut t = Test::established(plain());
-    t.peer("F. 1:1(0) ack 1").state(State::CloseWait);
-    t.peer("R 2:2(0)").state(State::Closed);
-    assert_eq!(t.conn.error(), Some(TcpError::BrokenPipe));
 }
 
 // ---- fourth: SYN (RFC 5961 section 4) ----
@@ -162,34 +143,37 @@ fn syn_that_comes_again_in_syn_received_gets_the_syn_ack_again() {
 
 // ---- fifth: ACK ----
 
-#[test]
-fn segment_without_ack_is_dropped() {
+given! {
     let mut t = Test::established(plain());
-    t.peer_dropped(DropReason::AckMissing, "P 1:11(10)").nothing();
-    assert_eq!(t.conn.queued_receive(), 0);
-}
 
-#[test]
-fn ack_of_snd_nxt_is_taken_and_one_beyond_elicits_ack_and_is_dropped() {
-    let mut t = Test::established(plain());
-    t.send(100).expect("P. 1:101(100) ack 1");
-    t.peer_dropped(DropReason::AckUnsent, ". 1:1(0) ack 102");
-    t.expect(". 101:101(0) ack 1").nothing();
-    assert_eq!(t.conn.info().unacked, 100);
-    // Also once what is sent is acknowledged and we close.
-    t.peer(". 1:1(0) ack 101").nothing();
-    assert_eq!((t.conn.info().unacked, t.conn.queued_send()), (0, 0));
-    t.shutdown().expect("F. 101:101(0) ack 1").wait(1000).sent();
-    t.peer_dropped(DropReason::AckUnsent, ". 1:1(0) ack 103");
-    t.expect(". 102:102(0) ack 1").nothing();
-}
-
-#[test]
-fn what_comes_with_an_ack_beyond_snd_nxt_is_dropped_with_it() {
-    let mut t = Test::established(plain());
-    t.peer_dropped(DropReason::AckUnsent, "FP. 1:11(10) ack 2");
-    t.expect(". 1:1(0) ack 1").state(State::Established);
-    assert_eq!(t.conn.queued_receive(), 0);
+    segment_without_ack_is_dropped {
+        t.peer_dropped(DropReason::AckMissing, "P 1:11(10)").nothing();
+        assert_eq!(t.conn.queued_receive(), 0);
+    }
+    ack_of_snd_nxt_is_taken_and_one_beyond_elicits_ack_and_is_dropped {
+        t.send(100).expect("P. 1:101(100) ack 1");
+        t.peer_dropped(DropReason::AckUnsent, ". 1:1(0) ack 102");
+        t.expect(". 101:101(0) ack 1").nothing();
+        assert_eq!(t.conn.info().unacked, 100);
+        // Also once what is sent is acknowledged and we close.
+        t.peer(". 1:1(0) ack 101").nothing();
+        assert_eq!((t.conn.info().unacked, t.conn.queued_send()), (0, 0));
+        t.shutdown().expect("F. 101:101(0) ack 1").wait(1000).sent();
+        t.peer_dropped(DropReason::AckUnsent, ". 1:1(0) ack 103");
+        t.expect(". 102:102(0) ack 1").nothing();
+    }
+    what_comes_with_an_ack_beyond_snd_nxt_is_dropped_with_it {
+        t.peer_dropped(DropReason::AckUnsent, "FP. 1:11(10) ack 2");
+        t.expect(". 1:1(0) ack 1").state(State::Established);
+        assert_eq!(t.conn.queued_receive(), 0);
+    }
+    window_is_not_taken_from_an_older_segment {
+        t.peer("P. 1:11(10) ack 1 win 1000").expect(". 1:1(0) ack 11");
+        t.peer("P. 11:21(10) ack 1 win 2000").expect(". 1:1(0) ack 21");
+        // Sent before the other, arrives after it.
+        let _ = t.peer_any("P. 1:21(20) ack 1 win 9");
+        assert_eq!(t.conn.info().send_window, 2000);
+    }
 }
 
 #[test]
@@ -223,51 +207,34 @@ fn ack_of_our_syn_establishes_a_passive_open() {
     assert_eq!(t.conn.info().send_window, 4000);
 }
 
-#[test]
-fn window_is_not_taken_from_an_older_segment() {
-    let mut t = Test::established(plain());
-    t.peer("P. 1:11(10) ack 1 win 1000").expect(". 1:1(0) ack 11");
-    t.peer("P. 11:21(10) ack 1 win 2000").expect(". 1:1(0) ack 21");
-    // Sent before the other, arrives after it.
-    let _ = t.peer_any("P. 1:21(20) ack 1 win 9");
-    assert_eq!(t.conn.info().send_window, 2000);
-}
-
 // ---- seventh: text ----
 
-#[test]
-fn text_is_taken_in_order_and_once_where_it_overlaps() {
+given! {
     let mut t = Test::established(plain());
-    t.peer("P. 1:101(100) ack 1").expect(". 1:1(0) ack 101");
-    t.peer("P. 51:151(100) ack 1").expect(". 1:1(0) ack 151");
-    t.read(150);
-}
 
-#[test]
-fn text_beyond_a_gap_waits_for_it() {
-    let mut t = Test::established(plain());
-    t.peer("P. 101:201(100) ack 1").expect(". 1:1(0) ack 1 <sack 101:201>");
-    assert_eq!(t.try_read(1), Err(TcpError::WouldBlock));
-    t.peer("P. 1:101(100) ack 1").expect(". 1:1(0) ack 201 <>").nothing();
-    t.read(200);
-}
-
-#[test]
-fn text_after_the_peers_fin_is_dropped() {
-    let mut t = Test::established(plain());
-    t.peer("F. 1:1(0) ack 1").expect(". 1:1(0) ack 2");
-    t.peer_dropped(DropReason::AfterFin, "P. 2:12(10) ack 1").expect(". 1:1(0) ack 2");
-    assert_eq!(t.conn.queued_receive(), 0);
-}
-
-#[test]
-fn text_beyond_a_fin_that_waits_for_a_gap_is_dropped() {
-    let mut t = Test::established(plain());
-    t.peer("F. 11:21(10) ack 1").expect(". 1:1(0) ack 1 <sack 11:21>");
-    t.peer_dropped(DropReason::AfterFin, "P. 21:31(10) ack 1").expect(". 1:1(0) ack 1");
-    t.peer("P. 1:11(10) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 22");
-    t.read(20);
-    assert_eq!(t.try_read(1), Ok(vec![]));
+    text_is_taken_in_order_and_once_where_it_overlaps {
+        t.peer("P. 1:101(100) ack 1").expect(". 1:1(0) ack 101");
+        t.peer("P. 51:151(100) ack 1").expect(". 1:1(0) ack 151");
+        t.read(150);
+    }
+    text_beyond_a_gap_waits_for_it {
+        t.peer("P. 101:201(100) ack 1").expect(". 1:1(0) ack 1 <sack 101:201>");
+        assert_eq!(t.try_read(1), Err(TcpError::WouldBlock));
+        t.peer("P. 1:101(100) ack 1").expect(". 1:1(0) ack 201 <>").nothing();
+        t.read(200);
+    }
+    text_after_the_peers_fin_is_dropped {
+        t.peer("F. 1:1(0) ack 1").expect(". 1:1(0) ack 2");
+        t.peer_dropped(DropReason::AfterFin, "P. 2:12(10) ack 1").expect(". 1:1(0) ack 2");
+        assert_eq!(t.conn.queued_receive(), 0);
+    }
+    text_beyond_a_fin_that_waits_for_a_gap_is_dropped {
+        t.peer("F. 11:21(10) ack 1").expect(". 1:1(0) ack 1 <sack 11:21>");
+        t.peer_dropped(DropReason::AfterFin, "P. 21:31(10) ack 1").expect(". 1:1(0) ack 1");
+        t.peer("P. 1:11(10) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 22");
+        t.read(20);
+        assert_eq!(t.try_read(1), Ok(vec![]));
+    }
 }
 
 // ---- eighth: FIN ----

@@ -1,54 +1,61 @@
 //! RFC 9293 sections 3.6, 3.10.4 and 3.10.5: closing in every order, aborting, and TIME-WAIT.
 
 use pagewire_tcp::{Config, Disposition, DropReason, State, TcpError};
+use pagewire_testkit::given;
 
 use crate::support::*;
 
-#[test]
-fn normal_close_goes_through_fin_wait_1_and_2_to_time_wait() {
-    // Figure 12.
+given! {
     let mut t = Test::established(plain());
-    t.shutdown().state(State::FinWait1).expect("F. 1:1(0) ack 1").nothing();
-    t.peer(". 1:1(0) ack 2").state(State::FinWait2).nothing();
-    t.peer("F. 1:1(0) ack 2").state(State::TimeWait).expect(". 2:2(0) ack 2").nothing();
-    t.wait(59_999).state(State::TimeWait);
-    t.wait(1).state(State::Closed).nothing();
-    assert!(t.conn.is_closed());
-    assert_eq!(t.conn.error(), None);
-}
 
-#[test]
-fn simultaneous_close_goes_through_closing_to_time_wait() {
-    // Figure 13.
-    let mut t = Test::established(plain());
-    t.shutdown().expect("F. 1:1(0) ack 1");
-    t.peer("F. 1:1(0) ack 1").state(State::Closing).expect(". 2:2(0) ack 2");
-    t.peer(". 2:2(0) ack 2").state(State::TimeWait).nothing();
-}
-
-#[test]
-fn passive_close_goes_through_close_wait_and_last_ack_to_closed() {
-    let mut t = Test::established(plain());
-    t.peer("F. 1:1(0) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 2");
-    t.shutdown().state(State::LastAck).expect("F. 1:1(0) ack 2").nothing();
-    t.peer(". 2:2(0) ack 2").state(State::Closed).nothing();
-}
-
-#[test]
-fn ack_that_leaves_out_our_fin_does_not_leave_fin_wait_1() {
-    let mut t = Test::established(plain());
-    t.send(10).expect("P. 1:11(10)").shutdown().expect("F. 11:11(0) ack 1");
-    t.peer(". 1:1(0) ack 11").state(State::FinWait1);
-    t.peer(". 1:1(0) ack 12").state(State::FinWait2);
-}
-
-#[test]
-fn ack_that_leaves_out_our_fin_does_not_leave_last_ack_or_closing() {
-    let mut t = Test::established(plain());
-    t.peer("F. 1:1(0) ack 1").shutdown();
-    t.peer(". 2:2(0) ack 1").state(State::LastAck);
-    let mut t = Test::established(plain());
-    t.shutdown().peer("F. 1:1(0) ack 1").peer(". 2:2(0) ack 1").state(State::Closing);
+    normal_close_goes_through_fin_wait_1_and_2_to_time_wait {
+        // Figure 12.
+        t.shutdown().state(State::FinWait1).expect("F. 1:1(0) ack 1").nothing();
+        t.peer(". 1:1(0) ack 2").state(State::FinWait2).nothing();
+        t.peer("F. 1:1(0) ack 2").state(State::TimeWait).expect(". 2:2(0) ack 2").nothing();
+        t.wait(59_999).state(State::TimeWait);
+        t.wait(1).state(State::Closed).nothing();
+        assert!(t.conn.is_closed());
+        assert_eq!(t.conn.error(), None);
+    }
+    simultaneous_close_goes_through_closing_to_time_wait {
+        // Figure 13.
+        t.shutdown().expect("F. 1:1(0) ack 1");
+        t.peer("F. 1:1(0) ack 1").state(State::Closing).expect(". 2:2(0) ack 2");
+        t.peer(". 2:2(0) ack 2").state(State::TimeWait).nothing();
+    }
+    passive_close_goes_through_close_wait_and_last_ack_to_closed {
+        t.peer("F. 1:1(0) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 2");
+        t.shutdown().state(State::LastAck).expect("F. 1:1(0) ack 2").nothing();
+        t.peer(". 2:2(0) ack 2").state(State::Closed).nothing();
+    }
+    ack_that_leaves_out_our_fin_does_not_leave_fin_wait_1 {
+        t.send(10).expect("P. 1:11(10)").shutdown().expect("F. 11:11(0) ack 1");
+        t.peer(". 1:1(0) ack 11").state(State::FinWait1);
+        t.peer(". 1:1(0) ack 12").state(State::FinWait2);
+    }
+    ack_that_leaves_out_our_fin_does_not_leave_last_ack_or_closing {
+        t.peer("F. 1:1(0) ack 1").shutdown();
+        t.peer(". 2:2(0) ack 1").state(State::LastAck);
+        let mut t = Test::established(plain());
+        t.shutdown().peer("F. 1:1(0) ack 1").peer(". 2:2(0) ack 1").state(State::Closing);
+    }
+    fin_is_sent_again_until_it_is_acknowledged {
+        t.shutdown().expect("F. 1:1(0) ack 1");
+        t.wait(2000).expect("F. 1:1(0) ack 1");
+    }
+    half_closed_connection_still_receives {
+        t.shutdown().expect("F. 1:1(0) ack 1").peer(". 1:1(0) ack 2").state(State::FinWait2);
+        t.peer("P. 1:11(10) ack 2").expect(". 2:2(0) ack 11").read(10);
+        assert_eq!(t.try_send(1), Err(TcpError::BrokenPipe));
+    }
+    half_closed_connection_waits_for_the_peer_as_long_as_its_application_is_there {
+        t.shutdown().peer(". 1:1(0) ack 2").wait(10_000_000).state(State::FinWait2);
+    }
+    fin_wait_2_ends_when_the_application_is_gone {
+        t.close().peer(". 1:1(0) ack 2").state(State::FinWait2);
+        t.wait(59_999).state(State::FinWait2).wait(1).state(State::Closed);
+    }
 }
 
 #[test]
@@ -60,34 +67,6 @@ fn fin_follows_what_is_queued() {
 }
 
 #[test]
-fn fin_is_sent_again_until_it_is_acknowledged() {
-    let mut t = Test::established(plain());
-    t.shutdown().expect("F. 1:1(0) ack 1");
-    t.wait(2000).expect("F. 1:1(0) ack 1");
-}
-
-#[test]
-fn half_closed_connection_still_receives() {
-    let mut t = Test::established(plain());
-    t.shutdown().expect("F. 1:1(0) ack 1").peer(". 1:1(0) ack 2").state(State::FinWait2);
-    t.peer("P. 1:11(10) ack 2").expect(". 2:2(0) ack 11").read(10);
-    assert_eq!(t.try_send(1), Err(TcpError::BrokenPipe));
-}
-
-#[test]
-fn half_closed_connection_waits_for_the_peer_as_long_as_its_application_is_there() {
-    let mut t = Test::established(plain());
-    t.shutdown().peer(". 1:1(0) ack 2").wait(10_000_000).state(State::FinWait2);
-}
-
-#[test]
-fn fin_wait_2_ends_when_the_application_is_gone() {
-    let mut t = Test::established(plain());
-    t.close().peer(". 1:1(0) ack 2").state(State::FinWait2);
-    t.wait(59_999).state(State::FinWait2).wait(1).state(State::Closed);
-}
-
-#[test]
 fn shutdown_during_the_handshake_closes_when_it_is_done() {
     let mut t = Test::accepting(plain(), "S 0:0(0) win 1000 <mss 1000>");
     t.expect("S. 0:0(0) ack 1").shutdown().state(State::SynReceived).nothing();
@@ -96,40 +75,30 @@ fn shutdown_during_the_handshake_closes_when_it_is_done() {
 
 // ---- RFC 2525 section 2.17: data that nobody will read ----
 
-#[test]
-fn close_with_unread_data_resets() {
+given! {
     let mut t = Test::established(plain());
-    t.peer("P. 1:11(10) ack 1").expect(". 1:1(0) ack 11");
-    t.close().state(State::Closed).expect("R. 1:1(0) ack 11").nothing();
-}
 
-#[test]
-fn close_with_everything_read_sends_a_fin() {
-    let mut t = Test::established(plain());
-    t.peer("P. 1:11(10) ack 1").expect(". 1:1(0) ack 11").read(10);
-    t.close().state(State::FinWait1).expect("F. 1:1(0) ack 11").nothing();
-}
-
-#[test]
-fn data_that_arrives_after_close_resets() {
-    let mut t = Test::established(plain());
-    t.close().expect("F. 1:1(0) ack 1");
-    t.peer_dropped(DropReason::ReceiveClosed, "P. 1:11(10) ack 2").state(State::Closed);
-    t.expect("R 2:2(0)").nothing();
-}
-
-#[test]
-fn data_that_arrives_after_shutdown_of_both_directions_resets() {
-    let mut t = Test::established(plain());
-    t.shutdown_read().shutdown().expect("F. 1:1(0) ack 1");
-    t.peer_dropped(DropReason::ReceiveClosed, "P. 1:11(10) ack 2").expect("R 2:2(0)");
-}
-
-#[test]
-fn shutdown_read_gives_what_is_queued_and_then_the_end() {
-    let mut t = Test::established(plain());
-    t.peer("P. 1:11(10) ack 1").shutdown_read().read(10);
-    assert_eq!(t.try_read(1), Ok(vec![]));
+    close_with_unread_data_resets {
+        t.peer("P. 1:11(10) ack 1").expect(". 1:1(0) ack 11");
+        t.close().state(State::Closed).expect("R. 1:1(0) ack 11").nothing();
+    }
+    close_with_everything_read_sends_a_fin {
+        t.peer("P. 1:11(10) ack 1").expect(". 1:1(0) ack 11").read(10);
+        t.close().state(State::FinWait1).expect("F. 1:1(0) ack 11").nothing();
+    }
+    data_that_arrives_after_close_resets {
+        t.close().expect("F. 1:1(0) ack 1");
+        t.peer_dropped(DropReason::ReceiveClosed, "P. 1:11(10) ack 2").state(State::Closed);
+        t.expect("R 2:2(0)").nothing();
+    }
+    data_that_arrives_after_shutdown_of_both_directions_resets {
+        t.shutdown_read().shutdown().expect("F. 1:1(0) ack 1");
+        t.peer_dropped(DropReason::ReceiveClosed, "P. 1:11(10) ack 2").expect("R 2:2(0)");
+    }
+    shutdown_read_gives_what_is_queued_and_then_the_end {
+        t.peer("P. 1:11(10) ack 1").shutdown_read().read(10);
+        assert_eq!(t.try_read(1), Ok(vec![]));
+    }
 }
 
 // ---- a reset while our FIN is under way ----
@@ -195,19 +164,31 @@ fn time_wait(config: Config) -> Test {
     t
 }
 
-#[test]
-fn fin_that_comes_again_in_time_wait_is_acknowledged_and_restarts_the_timer() {
+given! {
     let mut t = time_wait(plain());
-    t.wait(50_000).peer("F. 1:1(0) ack 2").expect(". 2:2(0) ack 2").nothing();
-    t.wait(59_999).state(State::TimeWait).wait(1).state(State::Closed);
-}
 
-#[test]
-fn exact_rst_ends_time_wait_without_an_error() {
-    let mut t = time_wait(plain());
-    t.peer_dropped(DropReason::RstNotNext, "R 3:3(0)").state(State::TimeWait).nothing();
-    t.peer("R 2:2(0)").state(State::Closed).nothing();
-    assert_eq!(t.conn.take_error(), None);
+    fin_that_comes_again_in_time_wait_is_acknowledged_and_restarts_the_timer {
+        t.wait(50_000).peer("F. 1:1(0) ack 2").expect(". 2:2(0) ack 2").nothing();
+        t.wait(59_999).state(State::TimeWait).wait(1).state(State::Closed);
+    }
+    exact_rst_ends_time_wait_without_an_error {
+        t.peer_dropped(DropReason::RstNotNext, "R 3:3(0)").state(State::TimeWait).nothing();
+        t.peer("R 2:2(0)").state(State::Closed).nothing();
+        assert_eq!(t.conn.take_error(), None);
+    }
+    syn_in_time_wait_opens_anew_from_one_beyond_rcv_nxt_on_and_beyond_the_old_numbers {
+        // RFC 6191 section 2: "greater than the last sequence number seen". RFC 9293 section 3.6.1, MAY-2.
+        t.peer_dropped(DropReason::SynUnexpected, "S 2:2(0) win 1000").expect(". 2:2(0) ack 2");
+        for syn in ["S 3:3(0) win 1000", "S 1000:1000(0) win 1000"] {
+            let got = t.peer_any(syn);
+            assert_eq!(got, Disposition::SynInTimeWait { iss_above: ISS + 2 }, "{syn}");
+            t.state(State::TimeWait).nothing();
+        }
+    }
+    older_syn_in_time_wait_is_answered_with_an_ack {
+        t.peer_dropped(DropReason::OutsideWindow, "S 1:1(0) win 1000").state(State::TimeWait);
+        t.expect(". 2:2(0) ack 2").nothing();
+    }
 }
 
 #[test]
@@ -236,25 +217,6 @@ fn syn_in_time_wait_that_opens_nothing_elicits_a_challenge_ack() {
     let mut t = time_wait(plain());
     t.peer_dropped(DropReason::OutsideWindow, "SF 0:0(0)").expect(". 2:2(0) ack 2");
     t.peer_dropped(DropReason::OutsideWindow, "SF 0:0(0)").nothing();
-}
-
-#[test]
-fn syn_in_time_wait_opens_anew_from_one_beyond_rcv_nxt_on_and_beyond_the_old_numbers() {
-    // RFC 6191 section 2: "greater than the last sequence number seen". RFC 9293 section 3.6.1, MAY-2.
-    let mut t = time_wait(plain());
-    t.peer_dropped(DropReason::SynUnexpected, "S 2:2(0) win 1000").expect(". 2:2(0) ack 2");
-    for syn in ["S 3:3(0) win 1000", "S 1000:1000(0) win 1000"] {
-        let got = t.peer_any(syn);
-        assert_eq!(got, Disposition::SynInTimeWait { iss_above: ISS + 2 }, "{syn}");
-        t.state(State::TimeWait).nothing();
-    }
-}
-
-#[test]
-fn older_syn_in_time_wait_is_answered_with_an_ack() {
-    let mut t = time_wait(plain());
-    t.peer_dropped(DropReason::OutsideWindow, "S 1:1(0) win 1000").state(State::TimeWait);
-    t.expect(". 2:2(0) ack 2").nothing();
 }
 
 #[test]

@@ -6,6 +6,7 @@ use pagewire_mem::{Frag, FragVec};
 use pagewire_tcp::{
     Config, Disposition, DropReason, KeepAlive, LinkLimits, ReceiveBudget, State, TcpError,
 };
+use pagewire_testkit::given;
 
 use crate::support::*;
 
@@ -15,41 +16,32 @@ fn nagle() -> Config {
 
 // ---- 3.7.4: Nagle, in Minshall's variant ----
 
-#[test]
-fn small_segments_that_waited_leave_as_one() {
+given! {
     let mut t = Test::established(nagle());
-    t.send(10).expect("P. 1:11(10)").send(10).send(20).send(30).nothing();
-    t.peer(". 1:1(0) ack 11").expect("P. 11:71(60)").nothing();
-}
 
-#[test]
-fn small_tail_does_not_wait_for_full_segments() {
-    // Minshall: only small segments hold back small ones.
-    let mut t = Test::established(nagle());
-    t.send(2500).expect(". 1:1001(1000)").expect(". 1001:2001(1000)").expect("P. 2001:2501(500)");
-    t.send(10).nothing();
-}
-
-#[test]
-fn full_segment_does_not_wait() {
-    let mut t = Test::established(nagle());
-    t.send(10).expect("P. 1:11(10)").send(1500);
-    t.expect(". 11:1011(1000)").nothing();
-    t.peer(". 1:1(0) ack 11").expect("P. 1011:1511(500)").nothing();
-}
-
-#[test]
-fn fin_does_not_let_the_tail_wait() {
-    let mut t = Test::established(nagle());
-    t.send(10).expect("P. 1:11(10)").send(10).nothing();
-    t.shutdown().expect("FP. 11:21(10)").nothing();
-}
-
-#[test]
-fn nodelay_sends_small_segments_at_once() {
-    let mut t = Test::established(nagle());
-    t.conn.settings().set_nodelay(true);
-    t.send(10).expect("P. 1:11(10)").send(10).expect("P. 11:21(10)").nothing();
+    small_segments_that_waited_leave_as_one {
+        t.send(10).expect("P. 1:11(10)").send(10).send(20).send(30).nothing();
+        t.peer(". 1:1(0) ack 11").expect("P. 11:71(60)").nothing();
+    }
+    small_tail_does_not_wait_for_full_segments {
+        // Minshall: only small segments hold back small ones.
+        t.send(2500).expect(". 1:1001(1000)").expect(". 1001:2001(1000)")
+            .expect("P. 2001:2501(500)");
+        t.send(10).nothing();
+    }
+    full_segment_does_not_wait {
+        t.send(10).expect("P. 1:11(10)").send(1500);
+        t.expect(". 11:1011(1000)").nothing();
+        t.peer(". 1:1(0) ack 11").expect("P. 1011:1511(500)").nothing();
+    }
+    fin_does_not_let_the_tail_wait {
+        t.send(10).expect("P. 1:11(10)").send(10).nothing();
+        t.shutdown().expect("FP. 11:21(10)").nothing();
+    }
+    nodelay_sends_small_segments_at_once {
+        t.conn.settings().set_nodelay(true);
+        t.send(10).expect("P. 1:11(10)").send(10).expect("P. 11:21(10)").nothing();
+    }
 }
 
 #[test]
@@ -259,17 +251,28 @@ fn right_edge_never_moves_back() {
 
 // ---- 3.8.6.1: zero-window probes ----
 
-#[test]
-fn zero_window_is_probed_with_growing_intervals() {
+given! {
     let mut t = Test::established(plain());
-    t.send(10).expect("P. 1:11(10)").peer(". 1:1(0) ack 11 win 0");
-    let since = t.now;
-    t.send(100).nothing();
-    t.wait(2000);
-    t.expect_after(since, 200, ". 10:10(0) ack 1");
-    t.expect_after(since, 600, ". 10:10(0) ack 1");
-    t.expect_after(since, 1400, ". 10:10(0) ack 1").nothing();
-    t.peer(". 1:1(0) ack 11 win 1000").expect("P. 11:111(100)").nothing();
+
+    zero_window_is_probed_with_growing_intervals {
+        t.send(10).expect("P. 1:11(10)").peer(". 1:1(0) ack 11 win 0");
+        let since = t.now;
+        t.send(100).nothing();
+        t.wait(2000);
+        t.expect_after(since, 200, ". 10:10(0) ack 1");
+        t.expect_after(since, 600, ". 10:10(0) ack 1");
+        t.expect_after(since, 1400, ". 10:10(0) ack 1").nothing();
+        t.peer(". 1:1(0) ack 11 win 1000").expect("P. 11:111(100)").nothing();
+    }
+    zero_window_times_out_when_nobody_answers_the_probes {
+        t.send(10).peer(". 1:1(0) ack 11 win 0").send(100).wait(3_000_000).state(State::Closed);
+        assert_eq!(t.conn.error(), Some(TcpError::TimedOut));
+    }
+    fin_waits_for_a_zero_window_too {
+        t.send(10).expect("P. 1:11(10)").peer(". 1:1(0) ack 11 win 0").shutdown().nothing();
+        t.wait(300).expect(". 10:10(0)");
+        t.peer(". 1:1(0) ack 11 win 10").expect("F. 11:11(0)").nothing();
+    }
 }
 
 #[test]
@@ -300,52 +303,39 @@ fn zero_window_of_an_orphan_is_probed_so_often_and_no_more_although_the_peer_ans
     }
 }
 
-#[test]
-fn zero_window_times_out_when_nobody_answers_the_probes() {
-    let mut t = Test::established(plain());
-    t.send(10).peer(". 1:1(0) ack 11 win 0").send(100).wait(3_000_000).state(State::Closed);
-    assert_eq!(t.conn.error(), Some(TcpError::TimedOut));
-}
-
-#[test]
-fn fin_waits_for_a_zero_window_too() {
-    let mut t = Test::established(plain());
-    t.send(10).expect("P. 1:11(10)").peer(". 1:1(0) ack 11 win 0").shutdown().nothing();
-    t.wait(300).expect(". 10:10(0)");
-    t.peer(". 1:1(0) ack 11 win 10").expect("F. 11:11(0)").nothing();
-}
-
 // ---- 3.8.6.3: delayed acknowledgements ----
 
-#[test]
-fn acknowledgement_is_delayed_by_40_ms() {
+given! {
     let (mut t, next) = Test::settled(plain());
-    let since = t.now;
-    t.peer(&format!("P. {next}:{}(1) ack 1", next + 1)).nothing();
-    t.wait(1000).expect_after(since, 40, &format!(". 1:1(0) ack {}", next + 1)).nothing();
-}
 
-#[test]
-fn second_full_segment_is_acknowledged_at_once() {
-    let (mut t, next) = Test::settled(plain());
-    t.peer(&format!(". {next}:{}(1000) ack 1", next + 1000)).nothing();
-    t.peer(&format!(". {}:{}(1000) ack 1", next + 1000, next + 2000));
-    t.expect(&format!(". 1:1(0) ack {}", next + 2000)).nothing();
-}
-
-#[test]
-fn super_frame_counts_as_its_segments() {
-    let (mut t, next) = Test::settled(plain());
-    t.peer(&format!(". {next}:{}(2000) ack 1", next + 2000));
-    t.expect(&format!(". 1:1(0) ack {}", next + 2000)).nothing();
-}
-
-#[test]
-fn acknowledgement_rides_on_data() {
-    let (mut t, next) = Test::settled(plain());
-    t.peer(&format!("P. {next}:{}(1) ack 1", next + 1)).nothing();
-    t.send(10).expect(&format!("P. 1:11(10) ack {}", next + 1));
-    t.wait(100).nothing();
+    acknowledgement_is_delayed_by_40_ms {
+        let since = t.now;
+        t.peer(&format!("P. {next}:{}(1) ack 1", next + 1)).nothing();
+        t.wait(1000).expect_after(since, 40, &format!(". 1:1(0) ack {}", next + 1)).nothing();
+    }
+    second_full_segment_is_acknowledged_at_once {
+        t.peer(&format!(". {next}:{}(1000) ack 1", next + 1000)).nothing();
+        t.peer(&format!(". {}:{}(1000) ack 1", next + 1000, next + 2000));
+        t.expect(&format!(". 1:1(0) ack {}", next + 2000)).nothing();
+    }
+    super_frame_counts_as_its_segments {
+        t.peer(&format!(". {next}:{}(2000) ack 1", next + 2000));
+        t.expect(&format!(". 1:1(0) ack {}", next + 2000)).nothing();
+    }
+    acknowledgement_rides_on_data {
+        t.peer(&format!("P. {next}:{}(1) ack 1", next + 1)).nothing();
+        t.send(10).expect(&format!("P. 1:11(10) ack {}", next + 1));
+        t.wait(100).nothing();
+    }
+    segment_beyond_a_gap_is_acknowledged_at_once {
+        t.peer(&format!("P. {}:{}(1) ack 1", next + 1, next + 2));
+        t.expect(&format!(". 1:1(0) ack {next} <sack {}:{}>", next + 1, next + 2)).nothing();
+    }
+    segment_that_fills_a_gap_is_acknowledged_at_once {
+        t.peer(&format!("P. {}:{}(1) ack 1", next + 1, next + 2)).sent();
+        t.peer(&format!("P. {next}:{}(1) ack 1", next + 1));
+        t.expect(&format!(". 1:1(0) ack {}", next + 2)).nothing();
+    }
 }
 
 #[test]
@@ -355,21 +345,6 @@ fn whoever_answers_delays_its_acknowledgements() {
     t.send(10).expect("P. 1:11(10) ack 11");
     t.peer("P. 11:21(10) ack 11").nothing();
     t.send(10).expect("P. 11:21(10) ack 21");
-}
-
-#[test]
-fn segment_beyond_a_gap_is_acknowledged_at_once() {
-    let (mut t, next) = Test::settled(plain());
-    t.peer(&format!("P. {}:{}(1) ack 1", next + 1, next + 2));
-    t.expect(&format!(". 1:1(0) ack {next} <sack {}:{}>", next + 1, next + 2)).nothing();
-}
-
-#[test]
-fn segment_that_fills_a_gap_is_acknowledged_at_once() {
-    let (mut t, next) = Test::settled(plain());
-    t.peer(&format!("P. {}:{}(1) ack 1", next + 1, next + 2)).sent();
-    t.peer(&format!("P. {next}:{}(1) ack 1", next + 1));
-    t.expect(&format!(". 1:1(0) ack {}", next + 2)).nothing();
 }
 
 // ---- 3.8.4: keep-alive ----

@@ -1,6 +1,7 @@
 //! What an application says with a send: more follows, here ends a record; and what holds data back.
 
 use pagewire_tcp::{Config, LinkLimits, SendFlags};
+use pagewire_testkit::given;
 
 use crate::support::*;
 
@@ -11,27 +12,31 @@ fn supers() -> LinkLimits {
     LinkLimits::new(1000, 64_000)
 }
 
-#[test]
-fn data_that_more_follows_waits_for_it() {
+given! {
     let mut t = Test::established(plain());
-    t.send_with(40, MORE).nothing().wait(5).send_with(60, MORE).nothing();
-    t.wait(5).send(10).expect("P. 1:111(110)").nothing();
-}
 
-#[test]
-fn data_that_more_follows_waits_200_ms_at_most_and_is_pushed() {
-    let mut t = Test::established(plain());
-    let since = t.now;
-    t.send_with(40, MORE).nothing();
-    t.wait(300).expect_after(since, 200, "P. 1:41(40)");
-}
-
-#[test]
-fn full_segments_of_what_more_follows_leave_without_a_push() {
-    let mut t = Test::established(plain());
-    t.send_with(2100, MORE).expect(". 1:1001(1000)").expect(". 1001:2001(1000)").nothing();
-    // As in Linux: the next acknowledgement lets the rest go.
-    t.peer(". 1:1(0) ack 2001").expect(". 2001:2101(100)").nothing();
+    data_that_more_follows_waits_for_it {
+        t.send_with(40, MORE).nothing().wait(5).send_with(60, MORE).nothing();
+        t.wait(5).send(10).expect("P. 1:111(110)").nothing();
+    }
+    data_that_more_follows_waits_200_ms_at_most_and_is_pushed {
+        let since = t.now;
+        t.send_with(40, MORE).nothing();
+        t.wait(300).expect_after(since, 200, "P. 1:41(40)");
+    }
+    full_segments_of_what_more_follows_leave_without_a_push {
+        t.send_with(2100, MORE).expect(". 1:1001(1000)").expect(". 1001:2001(1000)").nothing();
+        // As in Linux: the next acknowledgement lets the rest go.
+        t.peer(". 1:1(0) ack 2001").expect(". 2001:2101(100)").nothing();
+    }
+    records_are_sent_again_apart {
+        for i in 0..3 {
+            let (from, to) = (1 + i * 100, 101 + i * 100);
+            t.send_with(100, RECORD).expect(&format!("P. {from}:{to}(100)"));
+        }
+        t.wait(1000);
+        t.expect("P. 1:101(100)");
+    }
 }
 
 #[test]
@@ -54,17 +59,6 @@ fn record_shares_no_segment_with_what_follows() {
     t.send(2000).wait(10).peer(". 1:1(0) ack 10001");
     t.expect("P. 10001:10801(800)").expect("P. 10801:11201(400)").expect("P. 11201:11601(400)");
     t.expect("P. 11601:13601(2000)").nothing();
-}
-
-#[test]
-fn records_are_sent_again_apart() {
-    let mut t = Test::established(plain());
-    for i in 0..3 {
-        let (from, to) = (1 + i * 100, 101 + i * 100);
-        t.send_with(100, RECORD).expect(&format!("P. {from}:{to}(100)"));
-    }
-    t.wait(1000);
-    t.expect("P. 1:101(100)");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use pagewire_mem::{Frag, FragVec, MAX_FRAGS};
 use pagewire_tcp::{Config, IcmpKind, LinkLimits, Readiness, State, TcpError, reset_for};
+use pagewire_testkit::given;
 
 use crate::support::*;
 
@@ -19,11 +20,30 @@ fn super_frame_is_whole_segments_where_more_follows() {
     assert!(sent.iter().all(|s| s.gso_size == Some(1000)));
 }
 
-#[test]
-fn segment_of_one_mss_is_no_super_frame() {
+given! {
     let mut t = Test::established_over(plain(), SUPER);
-    t.send(1000);
-    assert_eq!(t.sent_segments()[0].gso_size, None);
+
+    segment_of_one_mss_is_no_super_frame {
+        t.send(1000);
+        assert_eq!(t.sent_segments()[0].gso_size, None);
+    }
+    payload_is_the_applications_memory {
+        let frag = Frag::from_bytes(vec![1u8; 5000].into());
+        let (addr, mut frags) = (frag.addr(), FragVec::new());
+        frags.push(frag);
+        t.send_frags(&mut frags).unwrap();
+        let sent = t.sent_segments();
+        assert_eq!(sent[0].payload[0].addr(), addr);
+    }
+    segment_that_runs_out_of_fragments_is_pushed_and_the_next_begins {
+        let mut frags: FragVec =
+            (0..MAX_FRAGS + 3).map(|_| Frag::from_bytes(vec![1u8; 10].into())).collect();
+        t.send_frags(&mut frags).unwrap();
+        let sent = t.sent_segments();
+        assert_eq!(sent[0].payload.len(), MAX_FRAGS);
+        assert_eq!(sent[1].payload.len(), 3);
+        assert!(sent.iter().all(|s| s.header.flags.contains(pagewire_tcp::Flags::PSH)));
+    }
 }
 
 #[test]
@@ -46,29 +66,6 @@ fn super_frame_on_a_slow_path_is_two_segments() {
     let mut t = Test::far_over(plain(), SUPER, 100);
     t.send(5500).expect("P. 1:2001(2000)").expect("P. 2001:4001(2000)");
     t.expect("P. 4001:5501(1500)").nothing();
-}
-
-#[test]
-fn payload_is_the_applications_memory() {
-    let mut t = Test::established_over(plain(), SUPER);
-    let frag = Frag::from_bytes(vec![1u8; 5000].into());
-    let (addr, mut frags) = (frag.addr(), FragVec::new());
-    frags.push(frag);
-    t.send_frags(&mut frags).unwrap();
-    let sent = t.sent_segments();
-    assert_eq!(sent[0].payload[0].addr(), addr);
-}
-
-#[test]
-fn segment_that_runs_out_of_fragments_is_pushed_and_the_next_begins() {
-    let mut t = Test::established_over(plain(), SUPER);
-    let mut frags: FragVec =
-        (0..MAX_FRAGS + 3).map(|_| Frag::from_bytes(vec![1u8; 10].into())).collect();
-    t.send_frags(&mut frags).unwrap();
-    let sent = t.sent_segments();
-    assert_eq!(sent[0].payload.len(), MAX_FRAGS);
-    assert_eq!(sent[1].payload.len(), 3);
-    assert!(sent.iter().all(|s| s.header.flags.contains(pagewire_tcp::Flags::PSH)));
 }
 
 #[test]
@@ -115,25 +112,32 @@ fn small_writes_share_a_fragment() {
 
 // ---- path MTU ----
 
-#[test]
-fn packet_too_big_sends_again_in_smaller_segments() {
+given! {
     let mut t = Test::established(plain());
-    t.send(2000).expect(". 1:1001(1000)").expect("P. 1001:2001(1000)");
-    t.icmp(1, IcmpKind::PacketTooBig { mss: 600 });
-    t.expect(". 1:601(600)").expect(". 601:1001(400)").expect(". 1001:1601(600)");
-    t.expect("P. 1601:2001(400)").nothing();
-    assert_eq!(t.conn.info().send_mss, 600);
-}
 
-#[test]
-fn packet_too_big_about_nothing_under_way_is_ignored() {
-    // RFC 5927 section 4.1.
-    let mut t = Test::established(plain());
-    t.send(1000).expect("P. 1:1001(1000)");
-    for seq in [0, 1001] {
-        t.icmp(seq, IcmpKind::PacketTooBig { mss: 600 }).nothing();
+    packet_too_big_sends_again_in_smaller_segments {
+        t.send(2000).expect(". 1:1001(1000)").expect("P. 1001:2001(1000)");
+        t.icmp(1, IcmpKind::PacketTooBig { mss: 600 });
+        t.expect(". 1:601(600)").expect(". 601:1001(400)").expect(". 1001:1601(600)");
+        t.expect("P. 1601:2001(400)").nothing();
+        assert_eq!(t.conn.info().send_mss, 600);
     }
-    assert_eq!(t.conn.info().send_mss, 1000);
+    packet_too_big_about_nothing_under_way_is_ignored {
+        // RFC 5927 section 4.1.
+        t.send(1000).expect("P. 1:1001(1000)");
+        for seq in [0, 1001] {
+            t.icmp(seq, IcmpKind::PacketTooBig { mss: 600 }).nothing();
+        }
+        assert_eq!(t.conn.info().send_mss, 1000);
+    }
+    unreachable_is_only_remembered_by_an_established_connection {
+        t.send(10);
+        t.icmp(1, IcmpKind::Unreachable { hard: true, error: TcpError::HostUnreachable });
+        t.state(State::Established);
+        assert_eq!(t.conn.error(), None);
+        t.wait(2_000_000).state(State::Closed);
+        assert_eq!(t.conn.error(), Some(TcpError::HostUnreachable));
+    }
 }
 
 #[test]
@@ -141,17 +145,6 @@ fn unreachable_fails_an_attempt_to_connect() {
     let mut t = Test::connecting(plain());
     t.icmp(0, IcmpKind::Unreachable { hard: false, error: TcpError::HostUnreachable });
     t.state(State::Closed);
-    assert_eq!(t.conn.error(), Some(TcpError::HostUnreachable));
-}
-
-#[test]
-fn unreachable_is_only_remembered_by_an_established_connection() {
-    let mut t = Test::established(plain());
-    t.send(10);
-    t.icmp(1, IcmpKind::Unreachable { hard: true, error: TcpError::HostUnreachable });
-    t.state(State::Established);
-    assert_eq!(t.conn.error(), None);
-    t.wait(2_000_000).state(State::Closed);
     assert_eq!(t.conn.error(), Some(TcpError::HostUnreachable));
 }
 

@@ -6,6 +6,7 @@ mod model;
 
 use bytes::Bytes;
 use pagewire_mem::{Carver, CopyReason, Frag, FragVec, PAGE_SIZE};
+use pagewire_testkit::given;
 
 use super::*;
 use crate::limits::SMALL_SEGMENT_PINNED_FACTOR;
@@ -65,105 +66,157 @@ fn the_queue_takes_few_bytes_in_a_connection_and_no_heap_when_new() {
     assert_eq!(ReceiveQueue::new(Seq(7)).in_order.capacity(), 0);
 }
 
-/// > RFC 2018 section 4: The first SACK block [...] MUST specify the contiguous block of data
-/// > containing the segment which triggered this ACK
-#[test]
-fn the_first_sack_block_holds_the_latest_segment_and_others_follow_by_age() {
-    let mut host = Host::new();
-    let mut queue = ReceiveQueue::new(Seq(0));
-    for seq in [10, 30, 20, 50, 40] {
-        queue.insert(&mut host.env(), Seq(seq), kept(b"abcd"));
+given! {
+    let (mut host, mut queue) = (Host::new(), ReceiveQueue::new(Seq(0)));
+
+    /// > RFC 2018 section 4: The first SACK block [...] MUST specify the contiguous block of data
+    /// > containing the segment which triggered this ACK
+    the_first_sack_block_holds_the_latest_segment_and_others_follow_by_age {
+        for seq in [10, 30, 20, 50, 40] {
+            queue.insert(&mut host.env(), Seq(seq), kept(b"abcd"));
+        }
+        assert_eq!(sack(&queue), [(40, 44), (50, 54), (20, 24), (30, 34)]);
+        // It grows at its end: the whole block, first.
+        queue.insert(&mut host.env(), Seq(24), kept(b"ef"));
+        assert_eq!(sack(&queue), [(20, 26), (40, 44), (50, 54), (30, 34)]);
+        // Two become one.
+        queue.insert(&mut host.env(), Seq(26), kept(b"ghij"));
+        assert_eq!(sack(&queue), [(20, 34), (40, 44), (50, 54), (10, 14)]);
+        // The gap before one is filled: it is acknowledged, and no longer reported.
+        queue.insert(&mut host.env(), Seq(0), kept(b"0123456789"));
+        assert_eq!(sack(&queue), [(20, 34), (40, 44), (50, 54)]);
     }
-    assert_eq!(sack(&queue), [(40, 44), (50, 54), (20, 24), (30, 34)]);
-    // It grows at its end: the whole block, first.
-    queue.insert(&mut host.env(), Seq(24), kept(b"ef"));
-    assert_eq!(sack(&queue), [(20, 26), (40, 44), (50, 54), (30, 34)]);
-    // Two become one.
-    queue.insert(&mut host.env(), Seq(26), kept(b"ghij"));
-    assert_eq!(sack(&queue), [(20, 34), (40, 44), (50, 54), (10, 14)]);
-    // The gap before one is filled: it is acknowledged, and no longer reported.
-    queue.insert(&mut host.env(), Seq(0), kept(b"0123456789"));
-    assert_eq!(sack(&queue), [(20, 34), (40, 44), (50, 54)]);
-}
-
-/// > RFC 2883 section 4: (4) If the D-SACK block reports a duplicate contiguous sequence from a
-/// > (possibly larger) block of data in the receiver's data queue above the cumulative
-/// > acknowledgement, then the second SACK block in that SACK option should specify that (possibly
-/// > larger) block of data.
-#[test]
-fn a_duplicate_beyond_a_gap_moves_its_block_to_the_front_behind_the_callers() {
-    let mut host = Host::new();
-    let mut queue = ReceiveQueue::new(Seq(0));
-    queue.insert(&mut host.env(), Seq(10), kept(b"abcd"));
-    queue.insert(&mut host.env(), Seq(20), kept(b"abcd"));
-    let again = queue.insert(&mut host.env(), Seq(11), kept(b"bc"));
-    assert_eq!(again.duplicate, Some((Seq(11), Seq(13))));
-    assert!(again.out_of_order);
-    let mut out = SackBlocks::default();
-    out.push(Seq(11), Seq(13));
-    queue.sack_blocks(&mut out);
-    let blocks = [(Seq(11), Seq(13)), (Seq(10), Seq(14)), (Seq(20), Seq(24))];
-    assert_eq!(out.as_slice(), blocks);
-}
-
-#[test]
-fn taking_moves_fragments_and_splits_the_last() {
-    let mut host = Host::new();
-    let mut queue = ReceiveQueue::new(Seq(0));
-    let page = vec![1u8; PAGE_SIZE];
-    for i in 0..3 {
-        queue.receive_alone(&mut host, i * PAGE_SIZE as u32, &page);
+    /// > RFC 2883 section 4: (4) If the D-SACK block reports a duplicate contiguous sequence from a
+    /// > (possibly larger) block of data in the receiver's data queue above the cumulative
+    /// > acknowledgement, then the second SACK block in that SACK option should specify that (possibly
+    /// > larger) block of data.
+    a_duplicate_beyond_a_gap_moves_its_block_to_the_front_behind_the_callers {
+        queue.insert(&mut host.env(), Seq(10), kept(b"abcd"));
+        queue.insert(&mut host.env(), Seq(20), kept(b"abcd"));
+        let again = queue.insert(&mut host.env(), Seq(11), kept(b"bc"));
+        assert_eq!(again.duplicate, Some((Seq(11), Seq(13))));
+        assert!(again.out_of_order);
+        let mut out = SackBlocks::default();
+        out.push(Seq(11), Seq(13));
+        queue.sack_blocks(&mut out);
+        let blocks = [(Seq(11), Seq(13)), (Seq(10), Seq(14)), (Seq(20), Seq(24))];
+        assert_eq!(out.as_slice(), blocks);
     }
-    let before = host.ledger;
-    let mut out = Vec::new();
-    assert_eq!(queue.take(PAGE_SIZE + 100, &mut out), PAGE_SIZE + 100);
-    assert_eq!(out.iter().map(Frag::len).sum::<usize>(), PAGE_SIZE + 100);
-    assert_eq!(queue.queued(), 2 * PAGE_SIZE - 100);
-    queue.check();
-    assert_eq!(queue.take(usize::MAX, &mut out), 2 * PAGE_SIZE - 100);
-    assert_eq!((queue.take(1, &mut out), queue.pinned()), (0, 0));
-    assert_eq!(host.ledger, before, "nothing is copied");
-}
-
-#[test]
-fn reading_copies_and_counts_and_frees_pages_as_it_goes() {
-    let mut host = Host::new();
-    let mut queue = ReceiveQueue::new(Seq(0));
-    let bytes: Vec<u8> = (0..2 * PAGE_SIZE).map(|i| i as u8).collect();
-    queue.receive_alone(&mut host, 0, &bytes);
-    let pinned = queue.pinned();
-    let mut out = vec![0; PAGE_SIZE];
-    assert_eq!(queue.read(&mut host.env(), &mut out), PAGE_SIZE);
-    assert_eq!(out, bytes[..PAGE_SIZE]);
-    assert_eq!(host.ledger.get(CopyReason::AppRead), PAGE_SIZE as u64);
-    assert_eq!(queue.pinned(), pinned - PAGE_SIZE);
-    queue.check();
-}
-
-#[test]
-fn frames_that_follow_each_other_in_memory_become_one_fragment() {
-    let mut host = Host::new();
-    let mut queue = ReceiveQueue::new(Seq(0));
-    let bytes = vec![3u8; 1460];
-    for i in 0..40 {
-        queue.receive(&mut host, i * 1460, &bytes);
+    taking_moves_fragments_and_splits_the_last {
+        let page = vec![1u8; PAGE_SIZE];
+        for i in 0..3 {
+            queue.receive_alone(&mut host, i * PAGE_SIZE as u32, &page);
+        }
+        let before = host.ledger;
+        let mut out = Vec::new();
+        assert_eq!(queue.take(PAGE_SIZE + 100, &mut out), PAGE_SIZE + 100);
+        assert_eq!(out.iter().map(Frag::len).sum::<usize>(), PAGE_SIZE + 100);
+        assert_eq!(queue.queued(), 2 * PAGE_SIZE - 100);
+        queue.check();
+        assert_eq!(queue.take(usize::MAX, &mut out), 2 * PAGE_SIZE - 100);
+        assert_eq!((queue.take(1, &mut out), queue.pinned()), (0, 0));
+        assert_eq!(host.ledger, before, "nothing is copied");
     }
-    let mut out = Vec::new();
-    queue.take(usize::MAX, &mut out);
-    assert_eq!(out.len(), 1);
-}
-
-#[test]
-fn frames_that_share_pages_are_charged_for_each_page_once() {
-    let mut host = Host::new();
-    let mut queue = ReceiveQueue::new(Seq(0));
-    for i in 0..28 {
-        drop(host.received(&[0; 54])); // headers, that lie between the payloads
-        queue.receive(&mut host, i * 1460, &[1; 1460]);
+    reading_copies_and_counts_and_frees_pages_as_it_goes {
+        let bytes: Vec<u8> = (0..2 * PAGE_SIZE).map(|i| i as u8).collect();
+        queue.receive_alone(&mut host, 0, &bytes);
+        let pinned = queue.pinned();
+        let mut out = vec![0; PAGE_SIZE];
+        assert_eq!(queue.read(&mut host.env(), &mut out), PAGE_SIZE);
+        assert_eq!(out, bytes[..PAGE_SIZE]);
+        assert_eq!(host.ledger.get(CopyReason::AppRead), PAGE_SIZE as u64);
+        assert_eq!(queue.pinned(), pinned - PAGE_SIZE);
         queue.check();
     }
-    let (pages, frags) = ((28 * 1514usize).div_ceil(PAGE_SIZE), 28);
-    assert!(queue.pinned() <= pages * PAGE_SIZE + frags * size_of::<Frag>());
+    frames_that_follow_each_other_in_memory_become_one_fragment {
+        let bytes = vec![3u8; 1460];
+        for i in 0..40 {
+            queue.receive(&mut host, i * 1460, &bytes);
+        }
+        let mut out = Vec::new();
+        queue.take(usize::MAX, &mut out);
+        assert_eq!(out.len(), 1);
+    }
+    frames_that_share_pages_are_charged_for_each_page_once {
+        for i in 0..28 {
+            drop(host.received(&[0; 54])); // headers, that lie between the payloads
+            queue.receive(&mut host, i * 1460, &[1; 1460]);
+            queue.check();
+        }
+        let (pages, frags) = ((28 * 1514usize).div_ceil(PAGE_SIZE), 28);
+        assert!(queue.pinned() <= pages * PAGE_SIZE + frags * size_of::<Frag>());
+    }
+    a_small_segment_alone_in_a_page_is_copied_and_its_page_freed {
+        let out_before = host.pool.audit().out;
+        queue.receive_alone(&mut host, 0, &[5; 64]);
+        assert_eq!(host.ledger.get(CopyReason::SmallSegment), 64);
+        // The copy's page is the writer's, and shared with what comes next.
+        queue.receive_alone(&mut host, 64, &[6; 64]);
+        assert_eq!(queue.in_order.frags().count(), 1);
+        assert_eq!(queue.pinned(), PAGE_SIZE + size_of::<Frag>());
+        drop((queue.read_all(&mut host), out_before));
+    }
+    of_small_segments_in_carved_pages_the_first_waits_by_reference_and_the_next_are_copied {
+        let mut carver = Carver::new();
+        let mut carved = |host: &mut Host| {
+            // Headers lie in front.
+            let mut room = carver.room(&mut host.pool, 128).unwrap();
+            room.bytes_mut().fill(5);
+            FragVec::from_iter([room.commit(64..128)])
+        };
+        for i in 0..4 {
+            let frags = carved(&mut host);
+            queue.insert(&mut host.env(), Seq(64 * i), frags);
+            assert_eq!(host.ledger.get(CopyReason::SmallSegment), 64 * u64::from(i));
+        }
+        // The page of the first, and the one that the others share.
+        assert_eq!(queue.pinned(), 2 * (PAGE_SIZE + size_of::<Frag>()));
+        assert_eq!(queue.read_all(&mut host), [5; 256]);
+        // Read at once, none is.
+        let frags = carved(&mut host);
+        queue.insert(&mut host.env(), Seq(256), frags);
+        assert_eq!(host.ledger.get(CopyReason::SmallSegment), 3 * 64);
+        assert_eq!(queue.read_all(&mut host), [5; 64]);
+    }
+    /// A peer sends one small segment in each page, and the application reads none of them.
+    segments_that_keep_a_port_s_page_each_are_compacted_like_all_others {
+        for i in 0..100 {
+            let mut room = Carver::new();
+            let room = room.room(&mut host.pool, 600).unwrap();
+            let frags = FragVec::from_iter([room.commit(0..600)]);
+            queue.insert(&mut host.env(), Seq(600 * i), frags);
+            let bound = COMPACT_MIN_PINNED.max(COMPACT_FACTOR * queue.buffered()) + PAGE_SIZE;
+            assert!(queue.pinned() <= bound, "{} for {}", queue.pinned(), queue.buffered());
+        }
+        assert!(host.ledger.get(CopyReason::Compact) > 0);
+    }
+    a_small_segment_that_continues_the_last_fragment_is_not_copied {
+        queue.receive(&mut host, 0, &[5; 1000]);
+        queue.receive(&mut host, 1000, &[6; 10]);
+        assert_eq!(host.ledger.get(CopyReason::SmallSegment), 0);
+        assert_eq!(queue.in_order.frags().count(), 1);
+    }
+    a_small_segment_by_reference_to_exactly_its_bytes_is_not_copied {
+        queue.insert(&mut host.env(), Seq(0), kept(b"0123456789"));
+        assert_eq!(host.ledger.ours(), 0);
+    }
+    the_short_end_of_a_long_segment_is_not_copied {
+        let mut frags = host.received_alone(&[1; 4096]);
+        frags.extend(host.received_alone(&[2; 8]));
+        queue.insert(&mut host.env(), Seq(0), frags);
+        assert_eq!(host.ledger.ours(), 0);
+    }
+    shrinking_frees_the_heap_of_an_empty_queue_only {
+        queue.insert(&mut host.env(), Seq(4), kept(b"ef"));
+        queue.insert(&mut host.env(), Seq(0), kept(b"ab"));
+        queue.shrink();
+        assert_eq!((queue.queued(), queue.buffered()), (2, 4));
+        queue.insert(&mut host.env(), Seq(2), kept(b"cd"));
+        assert_eq!(queue.read_all(&mut host), b"abcdef");
+        assert!(queue.in_order.capacity() > 0 && queue.out_of_order.is_some());
+        queue.shrink();
+        assert!(queue.in_order.capacity() == 0 && queue.out_of_order.is_none());
+    }
 }
 
 #[test]
@@ -190,80 +243,6 @@ fn in_order_bulk_does_not_allocate_once_it_flows() {
 }
 
 #[test]
-fn a_small_segment_alone_in_a_page_is_copied_and_its_page_freed() {
-    let mut host = Host::new();
-    let mut queue = ReceiveQueue::new(Seq(0));
-    let out_before = host.pool.audit().out;
-    queue.receive_alone(&mut host, 0, &[5; 64]);
-    assert_eq!(host.ledger.get(CopyReason::SmallSegment), 64);
-    // The copy's page is the writer's, and shared with what comes next.
-    queue.receive_alone(&mut host, 64, &[6; 64]);
-    assert_eq!(queue.in_order.frags().count(), 1);
-    assert_eq!(queue.pinned(), PAGE_SIZE + size_of::<Frag>());
-    drop((queue.read_all(&mut host), out_before));
-}
-
-#[test]
-fn of_small_segments_in_carved_pages_the_first_waits_by_reference_and_the_next_are_copied() {
-    let mut host = Host::new();
-    let mut queue = ReceiveQueue::new(Seq(0));
-    let mut carver = Carver::new();
-    let mut carved = |host: &mut Host| {
-        // Headers lie in front.
-        let mut room = carver.room(&mut host.pool, 128).unwrap();
-        room.bytes_mut().fill(5);
-        FragVec::from_iter([room.commit(64..128)])
-    };
-    for i in 0..4 {
-        let frags = carved(&mut host);
-        queue.insert(&mut host.env(), Seq(64 * i), frags);
-        assert_eq!(host.ledger.get(CopyReason::SmallSegment), 64 * u64::from(i));
-    }
-    // The page of the first, and the one that the others share.
-    assert_eq!(queue.pinned(), 2 * (PAGE_SIZE + size_of::<Frag>()));
-    assert_eq!(queue.read_all(&mut host), [5; 256]);
-    // Read at once, none is.
-    let frags = carved(&mut host);
-    queue.insert(&mut host.env(), Seq(256), frags);
-    assert_eq!(host.ledger.get(CopyReason::SmallSegment), 3 * 64);
-    assert_eq!(queue.read_all(&mut host), [5; 64]);
-}
-
-/// A peer sends one small segment in each page, and the application reads none of them.
-#[test]
-fn segments_that_keep_a_port_s_page_each_are_compacted_like_all_others() {
-    let mut host = Host::new();
-    let mut queue = ReceiveQueue::new(Seq(0));
-    for i in 0..100 {
-        let mut room = Carver::new();
-        let room = room.room(&mut host.pool, 600).unwrap();
-        let frags = FragVec::from_iter([room.commit(0..600)]);
-        queue.insert(&mut host.env(), Seq(600 * i), frags);
-        let bound = COMPACT_MIN_PINNED.max(COMPACT_FACTOR * queue.buffered()) + PAGE_SIZE;
-        assert!(queue.pinned() <= bound, "{} for {}", queue.pinned(), queue.buffered());
-    }
-    assert!(host.ledger.get(CopyReason::Compact) > 0);
-}
-
-#[test]
-fn a_small_segment_that_continues_the_last_fragment_is_not_copied() {
-    let mut host = Host::new();
-    let mut queue = ReceiveQueue::new(Seq(0));
-    queue.receive(&mut host, 0, &[5; 1000]);
-    queue.receive(&mut host, 1000, &[6; 10]);
-    assert_eq!(host.ledger.get(CopyReason::SmallSegment), 0);
-    assert_eq!(queue.in_order.frags().count(), 1);
-}
-
-#[test]
-fn a_small_segment_by_reference_to_exactly_its_bytes_is_not_copied() {
-    let mut host = Host::new();
-    let mut queue = ReceiveQueue::new(Seq(0));
-    queue.insert(&mut host.env(), Seq(0), kept(b"0123456789"));
-    assert_eq!(host.ledger.ours(), 0);
-}
-
-#[test]
 fn a_segment_at_the_limit_or_above_is_not_copied_and_one_byte_below_is() {
     for (len, copied) in [(SMALL_SEGMENT - 1, SMALL_SEGMENT - 1), (SMALL_SEGMENT, 0)] {
         assert!(PAGE_SIZE > SMALL_SEGMENT_PINNED_FACTOR * len);
@@ -272,31 +251,6 @@ fn a_segment_at_the_limit_or_above_is_not_copied_and_one_byte_below_is() {
         queue.receive_alone(&mut host, 0, &vec![5; len]);
         assert_eq!(host.ledger.get(CopyReason::SmallSegment), copied as u64);
     }
-}
-
-#[test]
-fn the_short_end_of_a_long_segment_is_not_copied() {
-    let mut host = Host::new();
-    let mut queue = ReceiveQueue::new(Seq(0));
-    let mut frags = host.received_alone(&[1; 4096]);
-    frags.extend(host.received_alone(&[2; 8]));
-    queue.insert(&mut host.env(), Seq(0), frags);
-    assert_eq!(host.ledger.ours(), 0);
-}
-
-#[test]
-fn shrinking_frees_the_heap_of_an_empty_queue_only() {
-    let mut host = Host::new();
-    let mut queue = ReceiveQueue::new(Seq(0));
-    queue.insert(&mut host.env(), Seq(4), kept(b"ef"));
-    queue.insert(&mut host.env(), Seq(0), kept(b"ab"));
-    queue.shrink();
-    assert_eq!((queue.queued(), queue.buffered()), (2, 4));
-    queue.insert(&mut host.env(), Seq(2), kept(b"cd"));
-    assert_eq!(queue.read_all(&mut host), b"abcdef");
-    assert!(queue.in_order.capacity() > 0 && queue.out_of_order.is_some());
-    queue.shrink();
-    assert!(queue.in_order.capacity() == 0 && queue.out_of_order.is_none());
 }
 
 #[test]

@@ -1,3 +1,4 @@
+use pagewire_testkit::given;
 use proptest::prelude::*;
 
 use super::age::RESENT_SLACK;
@@ -143,41 +144,54 @@ fn ack(flight: &mut Flight, una: u32) -> Delivered {
     delivered
 }
 
-/// RFC 8985 section 6.2, step 5.
-#[test]
-fn lost_is_what_was_sent_before_something_delivered_and_long_enough_ago() {
+given! {
     let mut flight = ten_segments();
-    let newest = sack(&mut flight, 50, 60).newest.unwrap();
-    assert_eq!(newest, (Instant::from_millis(5), Seq(60)));
-    let (mut rack_checked, mut resent) = (Seq(0), Resent::default());
-    let age = Duration::from_millis(98);
-    let now = Instant::from_millis(100);
-    let aged = flight.mark_aged(now, newest, age, &mut rack_checked, &mut resent);
-    // Sent at 0, 1 and 2: old enough. At 3 and 4: not yet. At 6: after what was delivered.
-    assert_eq!((aged.lost, aged.first, flight.lost), (3, Some(Seq(0)), 3));
-    assert_eq!(aged.wait, Some(Duration::from_millis(2)));
-    assert_eq!(rack_checked, Seq(30));
-}
 
-#[test]
-fn what_was_sent_again_is_lost_again_when_something_sent_later_arrives() {
-    let mut flight = ten_segments();
-    let (mut rack_checked, mut resent) = (Seq(0), Resent::default());
-    flight.mark_head_lost();
-    let again = Instant::from_millis(50);
-    flight.on_retransmit(Seq(0), Seq(10), again, MSS);
-    flight.list_resent(Seq(0), Seq(10), again, &mut resent);
-    let now = Instant::from_millis(100);
-    let mut age = |flight: &mut Flight, at| {
-        let newest = (Instant::from_millis(at), Seq(100));
-        flight.mark_aged(now, newest, Duration::ZERO, &mut rack_checked, &mut resent)
-    };
-    let before = age(&mut flight, 49);
-    assert!(!before.again);
-    assert_eq!(flight.retransmitted, 1);
-    let after = age(&mut flight, 51);
-    assert!(after.again);
-    assert_eq!(flight.retransmitted, 0);
+    /// RFC 8985 section 6.2, step 5.
+    lost_is_what_was_sent_before_something_delivered_and_long_enough_ago {
+        let newest = sack(&mut flight, 50, 60).newest.unwrap();
+        assert_eq!(newest, (Instant::from_millis(5), Seq(60)));
+        let (mut rack_checked, mut resent) = (Seq(0), Resent::default());
+        let age = Duration::from_millis(98);
+        let now = Instant::from_millis(100);
+        let aged = flight.mark_aged(now, newest, age, &mut rack_checked, &mut resent);
+        // Sent at 0, 1 and 2: old enough. At 3 and 4: not yet. At 6: after what was delivered.
+        assert_eq!((aged.lost, aged.first, flight.lost), (3, Some(Seq(0)), 3));
+        assert_eq!(aged.wait, Some(Duration::from_millis(2)));
+        assert_eq!(rack_checked, Seq(30));
+    }
+    what_was_sent_again_is_lost_again_when_something_sent_later_arrives {
+        let (mut rack_checked, mut resent) = (Seq(0), Resent::default());
+        flight.mark_head_lost();
+        let again = Instant::from_millis(50);
+        flight.on_retransmit(Seq(0), Seq(10), again, MSS);
+        flight.list_resent(Seq(0), Seq(10), again, &mut resent);
+        let now = Instant::from_millis(100);
+        let mut age = |flight: &mut Flight, at| {
+            let newest = (Instant::from_millis(at), Seq(100));
+            flight.mark_aged(now, newest, Duration::ZERO, &mut rack_checked, &mut resent)
+        };
+        let before = age(&mut flight, 49);
+        assert!(!before.again);
+        assert_eq!(flight.retransmitted, 1);
+        let after = age(&mut flight, 51);
+        assert!(after.again);
+        assert_eq!(flight.retransmitted, 0);
+    }
+    oldest_unambiguous_transmission_is_measured {
+        flight.mark_head_lost();
+        flight.on_retransmit(Seq(0), Seq(10), Instant::from_millis(50), MSS);
+        let delivered = ack(&mut flight, 30);
+        assert!(delivered.ambiguous);
+        let span = (Instant::from_millis(1), Instant::from_millis(2));
+        assert_eq!(delivered.acked_at, Some(span));
+        assert_eq!((delivered.bytes, delivered.packets), (30, 3));
+    }
+    what_was_sacked_is_not_delivered_again {
+        assert_eq!(sack(&mut flight, 10, 30).bytes, 20);
+        assert_eq!(sack(&mut flight, 10, 40).bytes, 10);
+        assert_eq!(ack(&mut flight, 50).bytes, 20);
+    }
 }
 
 #[test]
@@ -187,26 +201,6 @@ fn fin_takes_no_wire_segment_of_its_own() {
     assert_eq!(flight.packets, 2);
     sack(&mut flight, 0, 20);
     assert_eq!((flight.packets, flight.sacked), (3, 2));
-}
-
-#[test]
-fn oldest_unambiguous_transmission_is_measured() {
-    let mut flight = ten_segments();
-    flight.mark_head_lost();
-    flight.on_retransmit(Seq(0), Seq(10), Instant::from_millis(50), MSS);
-    let delivered = ack(&mut flight, 30);
-    assert!(delivered.ambiguous);
-    let span = (Instant::from_millis(1), Instant::from_millis(2));
-    assert_eq!(delivered.acked_at, Some(span));
-    assert_eq!((delivered.bytes, delivered.packets), (30, 3));
-}
-
-#[test]
-fn what_was_sacked_is_not_delivered_again() {
-    let mut flight = ten_segments();
-    assert_eq!(sack(&mut flight, 10, 30).bytes, 20);
-    assert_eq!(sack(&mut flight, 10, 40).bytes, 10);
-    assert_eq!(ack(&mut flight, 50).bytes, 20);
 }
 
 #[test]
@@ -242,64 +236,65 @@ fn steps(flight: &mut Flight, again: impl FnOnce(&mut Flight)) -> u64 {
     STEPS.get() - before
 }
 
-/// "SACK slowness" (CVE-2018-5390 and the like): blocks that say the same over and over.
-#[test]
-fn block_of_what_is_sacked_already_costs_no_walk_over_it() {
+given! {
     let mut flight = many_segments();
-    sack(&mut flight, MSS, MANY * MSS);
-    let spent = steps(&mut flight, |flight| {
-        for i in 0..1000 {
-            // Whole, in turn with others, shifted by a byte, from the middle.
-            sack(flight, MSS, MANY * MSS);
-            sack(flight, MSS + i, MANY * MSS - i);
-            sack(flight, MANY * MSS / 2 + 7 * i, MANY * MSS);
-        }
-    });
-    assert!(spent <= 2 * u64::from(MANY) + 3000 * 16, "{spent} records for 3,000 blocks");
-}
 
-#[test]
-fn blocks_that_grow_by_a_segment_cost_steps_for_the_segment() {
-    let mut flight = many_segments();
-    let spent = steps(&mut flight, |flight| {
-        for i in 2..MANY {
-            sack(flight, MSS, i * MSS);
-            // Every other one ends below, as overtaken acknowledgements do.
-            sack(flight, MSS, (i / 2 + 1) * MSS);
-        }
-    });
-    assert!(spent <= 16 * 2 * u64::from(MANY), "{spent} records for {MANY} segments");
-}
-
-#[test]
-fn every_other_segment_then_the_rest_is_walked_once() {
-    let mut flight = many_segments();
-    let spent = steps(&mut flight, |flight| {
-        for i in (1..MANY).step_by(2) {
-            sack(flight, i * MSS, (i + 1) * MSS);
-        }
+    /// "SACK slowness" (CVE-2018-5390 and the like): blocks that say the same over and over.
+    block_of_what_is_sacked_already_costs_no_walk_over_it {
+        sack(&mut flight, MSS, MANY * MSS);
+        let spent = steps(&mut flight, |flight| {
+            for i in 0..1000 {
+                // Whole, in turn with others, shifted by a byte, from the middle.
+                sack(flight, MSS, MANY * MSS);
+                sack(flight, MSS + i, MANY * MSS - i);
+                sack(flight, MANY * MSS / 2 + 7 * i, MANY * MSS);
+            }
+        });
+        assert!(spent <= 2 * u64::from(MANY) + 3000 * 16, "{spent} records for 3,000 blocks");
+    }
+    blocks_that_grow_by_a_segment_cost_steps_for_the_segment {
+        let spent = steps(&mut flight, |flight| {
+            for i in 2..MANY {
+                sack(flight, MSS, i * MSS);
+                // Every other one ends below, as overtaken acknowledgements do.
+                sack(flight, MSS, (i / 2 + 1) * MSS);
+            }
+        });
+        assert!(spent <= 16 * 2 * u64::from(MANY), "{spent} records for {MANY} segments");
+    }
+    every_other_segment_then_the_rest_is_walked_once {
+        let spent = steps(&mut flight, |flight| {
+            for i in (1..MANY).step_by(2) {
+                sack(flight, i * MSS, (i + 1) * MSS);
+            }
+            for _ in 0..1000 {
+                sack(flight, MSS, MANY * MSS);
+            }
+        });
+        assert!(spent <= 16 * u64::from(MANY), "{spent} records");
+    }
+    hole_that_is_too_young_has_nobody_walk_over_what_arrived_behind_it {
+        let (mut resent, mut rack_checked) = (Resent::default(), Seq(0));
+        let now = Instant::from_millis(5);
+        let spent = steps(&mut flight, |flight| {
+            for i in 1..MANY - 1 {
+                let newest = sack(flight, i * MSS, (i + 1) * MSS).newest.unwrap();
+                // The first is not old enough yet.
+                let age = Duration::from_millis(10);
+                let aged = flight.mark_aged(now, newest, age, &mut rack_checked, &mut resent);
+                assert_eq!(aged.lost, 0);
+            }
+        });
+        assert!(spent <= 16 * u64::from(MANY), "{spent} records for {MANY} acknowledgements");
+    }
+    forgiving_a_loss_looks_no_further_than_the_losses {
         for _ in 0..1000 {
-            sack(flight, MSS, MANY * MSS);
+            flight.mark_head_lost();
+            flight.forgive();
+            assert_eq!(flight.lost, 0);
         }
-    });
-    assert!(spent <= 16 * u64::from(MANY), "{spent} records");
-}
-
-#[test]
-fn hole_that_is_too_young_has_nobody_walk_over_what_arrived_behind_it() {
-    let mut flight = many_segments();
-    let (mut resent, mut rack_checked) = (Resent::default(), Seq(0));
-    let now = Instant::from_millis(5);
-    let spent = steps(&mut flight, |flight| {
-        for i in 1..MANY - 1 {
-            let newest = sack(flight, i * MSS, (i + 1) * MSS).newest.unwrap();
-            // The first is not old enough yet.
-            let age = Duration::from_millis(10);
-            let aged = flight.mark_aged(now, newest, age, &mut rack_checked, &mut resent);
-            assert_eq!(aged.lost, 0);
-        }
-    });
-    assert!(spent <= 16 * u64::from(MANY), "{spent} records for {MANY} acknowledgements");
+        flight.check(Seq(0), Seq(MANY * MSS));
+    }
 }
 
 #[test]
@@ -310,17 +305,6 @@ fn report_of_a_duplicate_that_nothing_else_confirms_leaves_the_flight_as_it_is()
     assert_eq!(flight.dsack(Seq(0), Seq(10), Seq(0)), 1);
     assert_eq!((flight.lost, flight.retransmitted), (1, 1));
     assert!(!flight.has_lost());
-}
-
-#[test]
-fn forgiving_a_loss_looks_no_further_than_the_losses() {
-    let mut flight = many_segments();
-    for _ in 0..1000 {
-        flight.mark_head_lost();
-        flight.forgive();
-        assert_eq!(flight.lost, 0);
-    }
-    flight.check(Seq(0), Seq(MANY * MSS));
 }
 
 /// Without SACK no walk by time takes retransmissions off their list.

@@ -1,3 +1,4 @@
+use pagewire_testkit::given;
 use proptest::prelude::*;
 
 use super::*;
@@ -65,14 +66,32 @@ proptest! {
     }
 }
 
-#[test]
-fn fragment_stays_until_its_last_byte_is_acknowledged() {
+given! {
     let mut queue = SendQueue::new(Seq(0));
-    queue.push(Frag::from_bytes(vec![0; 100].into()), MAX_MERGED_FRAG);
-    queue.ack_to(Seq(99));
-    assert_eq!(queue.entries.len(), 1);
-    queue.ack_to(Seq(100));
-    assert_eq!(queue.entries.len(), 0);
+
+    fragment_stays_until_its_last_byte_is_acknowledged {
+        queue.push(Frag::from_bytes(vec![0; 100].into()), MAX_MERGED_FRAG);
+        queue.ack_to(Seq(99));
+        assert_eq!(queue.entries.len(), 1);
+        queue.ack_to(Seq(100));
+        assert_eq!(queue.entries.len(), 0);
+    }
+    empty_queue_gives_back_its_memory {
+        queue.push(Frag::from_static(b"x"), MAX_MERGED_FRAG);
+        queue.shrink();
+        assert!(queue.has_heap(), "not while something is in it");
+        queue.ack_to(Seq(1));
+        assert!(queue.has_heap(), "not while it is in use");
+        queue.shrink();
+        assert!(!queue.has_heap());
+    }
+    number_of_fragments_is_limited {
+        for _ in 0..MAX_SEND_FRAGS {
+            assert!(queue.has_room_for(1));
+            queue.push(Frag::from_static(b"xy").slice(0..1), MAX_MERGED_FRAG);
+        }
+        assert!(!queue.has_room_for(1));
+    }
 }
 
 #[test]
@@ -83,26 +102,4 @@ fn pieces_that_continue_each_other_become_one_up_to_a_limit() {
         queue.push(all.slice(i * 1024..(i + 1) * 1024), MAX_MERGED_FRAG);
     }
     assert_eq!(queue.entries.len(), 3);
-}
-
-#[test]
-fn empty_queue_gives_back_its_memory() {
-    let mut queue = SendQueue::new(Seq(0));
-    queue.push(Frag::from_static(b"x"), MAX_MERGED_FRAG);
-    queue.shrink();
-    assert!(queue.has_heap(), "not while something is in it");
-    queue.ack_to(Seq(1));
-    assert!(queue.has_heap(), "not while it is in use");
-    queue.shrink();
-    assert!(!queue.has_heap());
-}
-
-#[test]
-fn number_of_fragments_is_limited() {
-    let mut queue = SendQueue::new(Seq(0));
-    for _ in 0..MAX_SEND_FRAGS {
-        assert!(queue.has_room_for(1));
-        queue.push(Frag::from_static(b"xy").slice(0..1), MAX_MERGED_FRAG);
-    }
-    assert!(!queue.has_room_for(1));
 }

@@ -1,6 +1,7 @@
 //! What a peer can make the queue pin, and what it costs to prevent it.
 
 use pagewire_mem::GROUP_PAGES;
+use pagewire_testkit::given;
 
 use super::*;
 use crate::limits::MAX_OUT_OF_ORDER_RANGES;
@@ -28,26 +29,40 @@ fn pages_out(host: &Host) -> usize {
     host.pool.audit().out
 }
 
-#[test]
-fn segments_of_one_byte_pin_one_page_for_thousands() {
+given! {
     let mut host = Host::new();
-    let queue = flood(&mut host, 10_000, 1, |i| i);
-    assert_eq!(queue.queued(), 10_000);
-    assert_eq!(queue.in_order.frags().count(), 1);
-    // Three pages for the bytes; the writer's own run is there anyhow.
-    assert!(queue.pinned() <= 4 * PAGE_SIZE);
-    assert_eq!(host.ledger.get(CopyReason::SmallSegment), 10_000);
-}
 
-#[test]
-fn segments_of_one_byte_in_reverse_cost_bookkeeping_only_until_the_queue_compacts() {
-    let mut host = Host::new();
-    let queue = flood(&mut host, 20_000, 1, |i| 20_000 - i);
-    assert_eq!(queue.buffered(), 20_000);
-    // Each byte was a fragment; packing copied each byte a few times at most.
-    assert!(host.ledger.get(CopyReason::Compact) <= 3 * 20_000);
-    assert!(host.ledger.get(CopyReason::Compact) > 0);
-    assert!(pages_out(&host) <= 3 * GROUP_PAGES);
+    segments_of_one_byte_pin_one_page_for_thousands {
+        let queue = flood(&mut host, 10_000, 1, |i| i);
+        assert_eq!(queue.queued(), 10_000);
+        assert_eq!(queue.in_order.frags().count(), 1);
+        // Three pages for the bytes; the writer's own run is there anyhow.
+        assert!(queue.pinned() <= 4 * PAGE_SIZE);
+        assert_eq!(host.ledger.get(CopyReason::SmallSegment), 10_000);
+    }
+    segments_of_one_byte_in_reverse_cost_bookkeeping_only_until_the_queue_compacts {
+        let queue = flood(&mut host, 20_000, 1, |i| 20_000 - i);
+        assert_eq!(queue.buffered(), 20_000);
+        // Each byte was a fragment; packing copied each byte a few times at most.
+        assert!(host.ledger.get(CopyReason::Compact) <= 3 * 20_000);
+        assert!(host.ledger.get(CopyReason::Compact) > 0);
+        assert!(pages_out(&host) <= 3 * GROUP_PAGES);
+    }
+    separate_ranges_are_limited_and_what_comes_next_is_still_accepted {
+        let mut queue = ReceiveQueue::new(Seq(0));
+        let ranges = MAX_OUT_OF_ORDER_RANGES as u32;
+        for i in 1..=ranges {
+            let inserted = queue.insert(&mut host.env(), Seq(2 * i), kept(b"x"));
+            assert_eq!(inserted.dropped, None);
+        }
+        let one_more = queue.insert(&mut host.env(), Seq(2 * ranges + 2), kept(b"x"));
+        assert_eq!(one_more.dropped, Some(DropReason::OutOfOrderLimit));
+        // What touches a range makes no new one.
+        let adjacent = queue.insert(&mut host.env(), Seq(2 * ranges + 1), kept(b"x"));
+        assert_eq!(adjacent.dropped, None);
+        assert_eq!(queue.insert(&mut host.env(), Seq(0), kept(b"ab")).advanced, 3);
+        queue.check();
+    }
 }
 
 #[test]
@@ -68,24 +83,6 @@ fn full_segments_each_in_a_page_of_its_own_are_never_copied() {
     let queue = flood(&mut host, 500, 1460, |i| i);
     assert_eq!(host.ledger.ours(), 0);
     assert_eq!(queue.in_order.frags().count(), 500);
-}
-
-#[test]
-fn separate_ranges_are_limited_and_what_comes_next_is_still_accepted() {
-    let mut host = Host::new();
-    let mut queue = ReceiveQueue::new(Seq(0));
-    let ranges = MAX_OUT_OF_ORDER_RANGES as u32;
-    for i in 1..=ranges {
-        let inserted = queue.insert(&mut host.env(), Seq(2 * i), kept(b"x"));
-        assert_eq!(inserted.dropped, None);
-    }
-    let one_more = queue.insert(&mut host.env(), Seq(2 * ranges + 2), kept(b"x"));
-    assert_eq!(one_more.dropped, Some(DropReason::OutOfOrderLimit));
-    // What touches a range makes no new one.
-    let adjacent = queue.insert(&mut host.env(), Seq(2 * ranges + 1), kept(b"x"));
-    assert_eq!(adjacent.dropped, None);
-    assert_eq!(queue.insert(&mut host.env(), Seq(0), kept(b"ab")).advanced, 3);
-    queue.check();
 }
 
 #[test]
