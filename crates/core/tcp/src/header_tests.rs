@@ -188,18 +188,6 @@ fn nothing_is_written_where_there_is_no_room() {
     assert_eq!(out, [0xaa; 39]);
 }
 
-#[test]
-fn sack_blocks_beyond_the_room_are_left_out() {
-    let blocks = sack(&[(1, 2), (3, 4), (5, 6), (7, 8)]);
-    let options = TcpOptions { timestamps: Some((1, 2)), sack: blocks, ..TcpOptions::default() };
-    let header = TcpHeader { flags: Flags::ACK, options, ..TcpHeader::default() };
-    assert_eq!(header.len(), 60);
-    let mut out = [0; 60];
-    header.emit(&mut out);
-    let (back, _) = TcpHeader::parse(&out).unwrap();
-    assert_eq!(back.options.sack, sack(&[(1, 2), (3, 4), (5, 6)]));
-}
-
 /// What Linux sends beside SACK blocks, by how many counts it must tell.
 #[test]
 fn counts_of_marked_bytes_take_the_place_of_fill_and_of_sack_blocks_beyond_two() {

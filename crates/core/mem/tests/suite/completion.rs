@@ -1,4 +1,4 @@
-//! Completions: told once, by the last release, on whatever thread.
+//! Completions: reported once, by the last release, on any thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,8 +33,8 @@ fn the_last_release_of_any_slice_completes_and_the_memory_is_home_by_then() {
     assert!(!queue.is_pending());
 }
 
-/// Whoever is told may free what the memory was part of, or send it again: it must be home by then, with
-/// the charge for it.
+/// A program that gets the report may free or reuse the memory: the memory, and the charge for it, must
+/// be released by then.
 #[test]
 fn nobody_is_told_before_the_memory_and_its_charge_are_given_back() {
     struct Owned(Vec<u8>, Arc<CompletionQueue>, Arc<AtomicUsize>);
@@ -123,7 +123,7 @@ given! {
 }
 
 #[test]
-fn charges_are_given_back_with_the_memory() {
+fn charges_of_every_budget_are_given_back_with_the_memory() {
     let (queue, budget) = (CompletionQueue::new(), Arc::new(PageBudget::new(4)));
     let completion = Completion::new(&queue, 0, 0);
     completion.charge(budget.charge(PAGE_SIZE).unwrap());
@@ -131,11 +131,14 @@ fn charges_are_given_back_with_the_memory() {
     assert!(budget.charge(1).is_none());
     budget.set_limit(5);
     completion.charge(budget.charge(1).unwrap());
+    // Charges of one budget are kept as one, those of another apart.
+    let other = Arc::new(PageBudget::new(100));
+    completion.charge(other.charge(PAGE_SIZE).unwrap());
     let attached = completion.attach(frag(1));
     drop(completion);
-    assert_eq!(budget.used(), 5);
+    assert_eq!((budget.used(), other.used()), (5, 3));
     drop(attached);
-    assert_eq!(budget.used(), 0);
+    assert_eq!((budget.used(), other.used()), (0, 0));
 }
 
 #[test]
@@ -170,20 +173,6 @@ fn releases_on_many_threads_are_all_told_and_the_waker_is_called_when_something_
 }
 
 #[test]
-fn charges_of_one_budget_are_kept_as_one_and_all_given_back() {
-    let (queue, budget) = (CompletionQueue::new(), Arc::new(PageBudget::new(100)));
-    let other = Arc::new(PageBudget::new(100));
-    let completion = Completion::new(&queue, 0, 0);
-    for _ in 0..3 {
-        completion.charge(budget.charge(PAGE_SIZE).unwrap());
-    }
-    completion.charge(other.charge(PAGE_SIZE).unwrap());
-    assert_eq!((budget.used(), other.used()), (9, 3));
-    drop(completion);
-    assert_eq!((budget.used(), other.used()), (0, 0));
-}
-
-#[test]
 fn a_call_that_goes_on_behind_what_is_queued_joins_it_and_any_other_leaves_everything_as_it_was() {
     let (queue, budget) = (CompletionQueue::new(), Arc::new(PageBudget::new(6)));
     let memory = Frag::from_bytes(Bytes::from((0..100).collect::<Vec<u8>>()));
@@ -195,7 +184,7 @@ fn a_call_that_goes_on_behind_what_is_queued_joins_it_and_any_other_leaves_every
     assert!(next.is_empty());
     assert_eq!(queued.as_slice(), Some(&(0..50).collect::<Vec<u8>>()[..]));
     assert_eq!((completion.count(), budget.used()), (2, 4));
-    // What does not go on, is of another memory or another budget, or is nothing.
+    // A gap; another memory; another budget; nothing at all.
     let other = Frag::from_bytes(Bytes::from(vec![0; 100]));
     let strange = Arc::new(PageBudget::new(usize::MAX));
     let mut cases = [
@@ -212,7 +201,14 @@ fn a_call_that_goes_on_behind_what_is_queued_joins_it_and_any_other_leaves_every
     // A part that does not end where the last call ended.
     let mut front = queued.slice(0..10);
     assert_eq!(front.join_call(&mut memory.slice(10..20), &budget), None);
-    // A fragment that nobody waits to hear of.
+    // Static memory, which nobody keeps.
+    let (wide, apart) = (Arc::new(PageBudget::new(100)), CompletionQueue::new());
+    let apart = Completion::new(&apart, 1, 0);
+    apart.charge(wide.charge(30).unwrap());
+    let mut fixed = apart.attach(Frag::from_static(b"some"));
+    assert_eq!(fixed.join_call(&mut memory.slice(0..4), &wide), None);
+    assert_eq!((fixed.len(), apart.count()), (4, 1));
+    // A fragment without a completion.
     assert_eq!(memory.slice(0..10).join_call(&mut memory.slice(10..20), &budget), None);
     // The pages that are left, and no more.
     assert_eq!(queued.join_call(&mut memory.slice(50..60), &budget), Some(1));
@@ -223,16 +219,4 @@ fn a_call_that_goes_on_behind_what_is_queued_joins_it_and_any_other_leaves_every
     drop(queued);
     let all = Completed { owner: 1, lo: u32::MAX, hi: 1, copied: false };
     assert_eq!((drained(&queue), budget.used()), (vec![all], 0));
-}
-
-#[test]
-fn memory_that_nobody_keeps_joins_nothing() {
-    let bytes = [7u8; 100];
-    let (queue, budget) = (CompletionQueue::new(), Arc::new(PageBudget::new(100)));
-    let completion = Completion::new(&queue, 1, 0);
-    completion.charge(budget.charge(30).unwrap());
-    let kept = Frag::from_bytes(Bytes::copy_from_slice(&bytes));
-    let mut queued = completion.attach(Frag::from_static(b"some"));
-    assert_eq!(queued.join_call(&mut kept.slice(0..4), &budget), None);
-    assert_eq!((queued.len(), completion.count()), (4, 1));
 }

@@ -1,8 +1,8 @@
 //! Pages that an application holds: what it may give back, and what is refused.
 
 use pagewire_mem::{
-    Access, BufferId, CopyLedger, CopyReason, GROUP_PAGES, Handed, Lease, MemError, PAGE_SIZE,
-    PagePool, PageWriter, Refused, Region,
+    BufferId, CopyLedger, CopyReason, GROUP_PAGES, Handed, Lease, MemError, PAGE_SIZE, PagePool,
+    PageWriter, Refused, Region,
 };
 use pagewire_testkit::given;
 
@@ -113,18 +113,6 @@ fn a_fragment_of_other_memory_is_given_back() {
     assert!(!lease.owns(&frag));
     let back = lease.hand_out(frag, |_| panic!("handed out")).unwrap_err();
     assert_eq!(back.len(), 9);
-}
-
-#[test]
-fn only_shared_memory_may_be_looked_at_or_written_anywhere() {
-    let private = Region::memfd("private", PAGE_SIZE).unwrap();
-    let shared = Region::memfd_shared("shared", PAGE_SIZE).unwrap();
-    let mut byte = [0];
-    assert!(matches!(private.copy_shared_in(0, &[1]), Err(MemError::Private)));
-    assert_eq!(private.copy_shared_out(0, &mut byte), 0);
-    assert_eq!(shared.copy_shared_in(PAGE_SIZE - 1, &[1, 2]).unwrap(), 1, "cut at the end");
-    assert_eq!(shared.copy_shared_out(PAGE_SIZE - 1, &mut byte), 1);
-    assert_eq!((byte, shared.access()), ([1], Access::Shared));
 }
 
 #[test]

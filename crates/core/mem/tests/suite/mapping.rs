@@ -24,7 +24,7 @@ impl Pages {
         Self { pool, writer: PageWriter::new(), next: 0 }
     }
 
-    /// So many pages side by side, each filled with a byte of its own.
+    /// This many pages side by side, each filled with a byte of its own.
     fn run(&mut self, pages: usize) -> Frag {
         let mut bytes = Vec::new();
         for _ in 0..pages {

@@ -15,14 +15,14 @@ const MAX_LIVE: usize = 24;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// The writer copies so many bytes in.
+    /// The writer copies this many bytes in.
     Write(usize),
     /// The writer copies a live fragment into fresh pages.
     WriteFrag(usize),
-    /// A device fills so many spare bytes, and they are committed.
+    /// A device fills this many spare bytes, which are committed.
     Device(usize),
     Refill(usize),
-    /// Makes so many bytes spare, in as many runs as it takes.
+    /// Makes this many bytes spare, in as many runs as needed.
     Reserve(usize),
     Align,
     Abandon,
@@ -73,7 +73,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What an application can hold.
+/// A reference that an application holds.
 enum Held {
     Frag(Frag),
     Bytes(Bytes),
@@ -325,7 +325,7 @@ impl Model {
         }
     }
 
-    /// What must hold after every step.
+    /// Checks the invariants after a step.
     fn check(&self, all_bytes: bool) {
         self.pool.debug_assert_conserved();
         let audit = self.pool.audit();

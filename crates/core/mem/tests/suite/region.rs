@@ -240,4 +240,8 @@ fn memory_that_others_write_or_nobody_is_not_borrowed() {
     assert!(matches!(file.copy_shared_in(0, &[1]), Err(MemError::ReadOnly)));
     let private = Region::anonymous(GROUP).unwrap();
     assert!(matches!(private.copy_shared_in(0, &[1]), Err(MemError::Private)));
+    assert_eq!(private.copy_shared_out(0, &mut [0]), 0);
+    assert_eq!(shared.copy_shared_in(GROUP - 1, &[1, 2]).unwrap(), 1, "cut at the end");
+    let mut byte = [0];
+    assert_eq!((shared.copy_shared_out(GROUP - 1, &mut byte), byte), (1, [1]));
 }

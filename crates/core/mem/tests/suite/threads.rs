@@ -95,7 +95,7 @@ impl Drop for AtTheEnd {
     }
 }
 
-/// Tells when it is dropped.
+/// Sends `true` when it is dropped.
 struct Telling(std::sync::mpsc::Sender<bool>);
 
 impl AsRef<[u8]> for Telling {
@@ -117,12 +117,12 @@ fn owners_are_deferred_at_the_very_end_of_a_thread_too() {
     let run = move || {
         let owned = || Frag::from_bytes(bytes::Bytes::from_owner(Telling(tell.clone())));
         END.with(|end| *end.0.borrow_mut() = Some((owned(), tell.clone())));
-        // What is deferred before has its list made, which is gone before `END` is.
+        // The deferral makes the thread's list, which is gone before `END` is.
         let deferral = pagewire_mem::Deferral::begin();
         drop(owned());
         deferral.end();
     };
     std::thread::spawn(run).join().expect("it ends");
-    // The first; then the end of the lock, and only then the second.
+    // The first drop; then the end of the deferral, and only then the second drop.
     assert_eq!(hear.try_iter().collect::<Vec<_>>(), [true, false, true]);
 }

@@ -16,7 +16,7 @@ fn peer(port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 2], port))
 }
 
-/// The answer to a connect.
+/// Connects, and returns the answer.
 fn connect(world: &mut World, to: SocketAddr) -> Completion {
     world.app.submit(Submission::connect(to, CONNECT));
     world.run(|world| world.app.others.iter().any(|done| done.user_data == CONNECT));
@@ -42,7 +42,7 @@ fn a_client_lives_on_rings_alone() {
     world.app.submit(Submission::send(handle, out, 0, 100_000, 51));
     world.app.submit(Submission::new(Op::Shutdown, handle, 52));
 
-    // What it sends comes back to it.
+    // The peer echoes everything.
     let (mut accepted, mut buffer, mut echoed, mut waiting) = (None, vec![0; 4096], 0, Vec::new());
     world.run(|world| {
         let now = world.sim.now();

@@ -1,4 +1,4 @@
-//! Each row of the contract, once.
+//! The contract of the rings (`crates/core/ring/src/lib.rs`), a test for each row.
 
 use std::time::Duration;
 
@@ -289,7 +289,7 @@ fn unregistering_waits_for_the_last_buffer_and_flows_fall_back_to_copies() {
     world.run(|world| world.flow().reference > MIB / 2);
     world.unregister(group);
     let reference = world.flow().reference;
-    // All but one come back.
+    // All buffers but one come back.
     let position = world.app.held.iter().position(|entry| entry.group == group).unwrap();
     let last = world.app.held.remove(position).unwrap();
     world.app.returns = true;
@@ -340,34 +340,6 @@ fn a_server_lives_on_rings_alone() {
     let listening = world.app.others.iter().find(|done| done.user_data == crate::support::ACCEPT);
     assert_eq!(listening.map(|done| done.result), Some(-125), "the accept was cancelled");
     assert_eq!(PORT, 7000);
-}
-
-#[test]
-fn memory_of_a_sender_on_this_machine_is_delivered_as_it_is() {
-    let mut world = World::new(18, "delay=1ms");
-    // In the simulator, as on the pair link, fragments pass by reference.
-    let (group, whole) = world.lend(MIB as usize, 1024);
-    let (socket, handle) = world.connect();
-    // The flow's bytes are checked here, by their place in the sender's memory.
-    world.app.submit(Submission::receive(handle, group, 0, 99).multishot());
-    let mut frags = pagewire_mem::FragVec::from_iter([whole]);
-    let mut next = 0;
-    world.run(|world| {
-        world.offer(socket, &mut frags);
-        for done in std::mem::take(&mut world.app.others) {
-            for _ in 0..done.entries {
-                let entry = world.app.ends.entries.pop().unwrap();
-                assert_eq!((entry.group, u64::from(entry.offset)), (group, next), "in order");
-                next += u64::from(entry.len);
-                world.app.fill(group, entry.fill());
-            }
-        }
-        next == MIB
-    });
-    let counters = world.engine.counters();
-    assert_eq!((counters.zc_bytes, counters.copy_bytes), (MIB, 0));
-    world.turn();
-    assert_eq!(world.engine.delivered(group), 0);
 }
 
 #[test]

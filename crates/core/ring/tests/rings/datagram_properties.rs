@@ -1,5 +1,5 @@
-//! Whatever datagrams come and whatever an honest application does in whatever order: what is told
-//! of each is what was sent, in order, and every buffer comes home.
+//! Any datagrams come, and an honest application does anything in any order: each is reported as it was
+//! sent, in order, and every buffer comes home.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -228,8 +228,8 @@ fn fill_entries_that_datagrams_use_up_are_told_of() {
     assert_eq!(world.engine.counters().empty, 1, "{:?}", world.engine);
 }
 
-/// There is no window to close: what the region has no buffer for is copied, what the copy group has
-/// none for waits in the socket's queue, and what that has no room for is dropped and counted.
+/// UDP has no window to close. A datagram for which the region has no buffer is copied; without a buffer
+/// of the copy group it waits in the socket's queue; without room there it is dropped and counted.
 #[test]
 fn without_buffers_datagrams_are_copied_then_wait_then_are_dropped_and_counted() {
     let mut world = World::with(110, "delay=1ms", EngineConfig::new(config(1)));
@@ -254,7 +254,7 @@ fn without_buffers_datagrams_are_copied_then_wait_then_are_dropped_and_counted()
         by_reference.len(),
         copied.len()
     );
-    // What the application holds is bounded by what it has registered.
+    // The application holds no more than it has registered.
     assert!(delivered * 1400 <= 2 * GROUP as u64);
     assert!(world.engine.counters().copy_waits > 0 && world.engine.is_stuck());
     world.app.returns = true;
@@ -262,7 +262,7 @@ fn without_buffers_datagrams_are_copied_then_wait_then_are_dropped_and_counted()
     world.pass(Duration::from_secs(1));
     let queued = world.app.datagrams.len() as u64 - delivered;
     assert!(queued * 1400 <= UDP_RECEIVE_BYTES as u64 && queued > 20, "{queued} waited");
-    // One more tells of those that were lost.
+    // The next datagram reports those that were lost.
     world.send_datagram(from, b"last");
     world.pass(Duration::from_millis(10));
     let last = world.app.datagrams.last().unwrap();
@@ -456,7 +456,7 @@ fn each_error_has_its_number() {
     assert_eq!(world.answer(receive(0)).result, -16, "EBUSY");
 }
 
-/// Its entries are told in one completion, so a ring that never holds them all cuts it off.
+/// A datagram's entries are in one completion, so a ring that never holds them all cuts it off.
 #[test]
 fn a_datagram_of_more_pieces_than_the_ring_has_entries_is_cut_off_and_told() {
     let rings = EngineConfig { entries: 2, ..EngineConfig::new(config(1)) };
@@ -488,7 +488,7 @@ fn streams_do_not_overtake_a_datagram_that_waits_for_room() {
     }
     world.receive_on_all(group, 4);
     let from = world.datagram_sender();
-    // The application looks at two completions, and so a few entries, at a time.
+    // The application reads one completion, and so a few entries, at a time.
     let look = |world: &mut World, until: Instant| {
         while world.sim.now() < until {
             let now = world.sim.now();
@@ -522,7 +522,7 @@ fn streams_do_not_overtake_a_datagram_that_waits_for_room() {
     assert!(world.engine.counters().ring_waits > 0, "there was no room: {:?}", world.engine);
 }
 
-/// What was cancelled while it waited keeps nobody from what there is.
+/// A receive that was cancelled while it waited for room does not keep others from it.
 #[test]
 fn a_cancelled_receive_leaves_the_queue_for_room() {
     let mut world = World::with(119, "delay=1ms", EngineConfig::new(config(1)));
@@ -553,7 +553,7 @@ fn datagrams_without_room_for_their_completions_cost_nothing() {
     for n in 0..50 {
         world.send_datagram(from, &bytes(1000, n));
     }
-    // Nobody looks.
+    // Nobody reads the rings.
     for _ in 0..200 {
         world.engine_turn();
         if world.sim.poll_timeout().unwrap().is_none() {

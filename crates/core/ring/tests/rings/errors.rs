@@ -15,7 +15,7 @@ fn engine() -> Engine {
 
 fn refused(engine: &mut Engine, config: QueueConfig) -> RegisterError {
     let error = engine.register_queue(1, config).unwrap_err();
-    // What is right afterwards still goes.
+    // A valid registration still succeeds afterwards.
     let group = engine.register_queue(1, super::support::config(1)).unwrap().0.group;
     engine.unregister(group).unwrap();
     error

@@ -1,4 +1,4 @@
-//! An application that does not read, asks for too much, or stops: what that costs the host.
+//! The cost to the host of an application that does not read, asks for too much, or stops.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ fn submissions_that_cannot_be_answered_keep_nobody_awake() {
         world.app.submit(Submission::new(Op::Nop, 0, 100 + n));
     }
     while world.engine_turn() {}
-    assert!(world.engine.is_stuck(), "somebody looks again, later");
-    assert!(world.engine.arm(), "and sleeps until then");
+    assert!(world.engine.is_stuck(), "the driver checks again, later");
+    assert!(world.engine.arm(), "and may sleep until then");
     world.engine.disarm();
     world.turn();
     let told: Vec<u64> = world.app.others.iter().map(|done| done.user_data).collect();
@@ -26,51 +26,45 @@ fn submissions_that_cannot_be_answered_keep_nobody_awake() {
     assert!(!world.engine.is_stuck());
 }
 
+/// What connections wait for: room for completions, because nobody reads them, or a buffer to copy
+/// into, because none is given back.
 #[test]
-fn connections_without_room_for_their_completions_cost_nothing() {
-    let rings = EngineConfig { completions: 32, ..EngineConfig::new(config(4)) };
-    let mut world = World::with(61, "delay=1ms", rings);
-    let group = world.register(4);
-    let flows = 24;
-    for _ in 0..flows {
-        world.send(200_000, 50_000);
+fn connections_without_room_for_completions_or_without_buffers_cost_nothing() {
+    for (seed, completions, copies) in [(61, Some(32), false), (62, None, true)] {
+        let rings = EngineConfig::new(config(if copies { 1 } else { 4 }));
+        let completions = completions.unwrap_or(rings.completions);
+        let mut world = World::with(seed, "delay=1ms", EngineConfig { completions, ..rings });
+        let group = if copies { COPY_GROUP } else { world.register(4) };
+        let flows = 24;
+        for _ in 0..flows {
+            world.send(200_000, 50_000);
+        }
+        world.app.returns = !copies;
+        world.receive_on_all(group, flows);
+        if copies {
+            world.pass(Duration::from_secs(5));
+        } else {
+            world.pass_unread(Duration::from_secs(5), |_| ());
+        }
+        assert!(world.engine.is_stuck());
+        let waits = |world: &World| {
+            let counters = world.engine.counters();
+            if copies { counters.copy_waits } else { counters.ring_waits }
+        };
+        let before = waits(&world);
+        assert!(before > 0);
+        for _ in 0..100 {
+            assert!(!world.engine_turn() || copies);
+        }
+        assert_eq!(waits(&world), before, "no connection was checked in vain");
+        world.app.returns = true;
+        world.app.give_back_all();
+        world.run_to_the_end();
+        assert!(world.app.flows.values().all(|flow| flow.received == 200_000));
+        if !copies {
+            world.bring_home(group);
+        }
     }
-    world.receive_on_all(group, flows);
-    world.pass_unread(Duration::from_secs(5), |_| ());
-    assert!(world.engine.is_stuck());
-    let waits = world.engine.counters().ring_waits;
-    assert!(waits > 0);
-    for _ in 0..100 {
-        assert!(!world.engine_turn());
-    }
-    assert_eq!(world.engine.counters().ring_waits, waits, "nobody was looked at in vain");
-    // Who reads again has everything.
-    world.run_to_the_end();
-    assert!(world.app.flows.values().all(|flow| flow.received == 200_000));
-    world.bring_home(group);
-}
-
-#[test]
-fn connections_without_a_buffer_to_copy_into_cost_nothing() {
-    let mut world = World::with(62, "delay=1ms", EngineConfig::new(config(1)));
-    world.app.returns = false;
-    let flows = 24;
-    for _ in 0..flows {
-        world.send(200_000, 50_000);
-    }
-    world.receive_on_all(COPY_GROUP, flows);
-    world.pass(Duration::from_secs(5));
-    assert!(world.engine.is_stuck());
-    let waits = world.engine.counters().copy_waits;
-    assert!(waits > 0);
-    for _ in 0..100 {
-        world.engine_turn();
-    }
-    assert_eq!(world.engine.counters().copy_waits, waits, "nobody was looked at in vain");
-    world.app.returns = true;
-    world.app.give_back_all();
-    world.run_to_the_end();
-    assert!(world.app.flows.values().all(|flow| flow.received == 200_000));
 }
 
 #[test]
@@ -79,7 +73,7 @@ fn a_limit_holds_for_what_an_earlier_receive_has_left() {
     world.app.returns = false;
     world.send(MIB, 50_000);
     world.receive_on_all(COPY_GROUP, 1);
-    // Its buffers are all with the application.
+    // The application holds all buffers of the copy group.
     world.pass(Duration::from_secs(5));
     let handle = world.app.accepted[0];
     world.app.submit(Submission::cancel(handle, RECEIVE, 77));

@@ -245,6 +245,7 @@ fn pieces_of_lent_memory_are_given_back_once() {
         for done in std::mem::take(&mut world.app.others) {
             for _ in 0..done.entries {
                 let entry = world.app.ends.entries.pop().unwrap();
+                assert_eq!((entry.group, u64::from(entry.offset)), (group, got), "in order");
                 got += u64::from(entry.len);
                 first = first.or(Some(entry));
                 // Each is returned twice, and the first again and again.
@@ -258,7 +259,12 @@ fn pieces_of_lent_memory_are_given_back_once() {
     });
     world.turn();
     let counters = world.engine.counters();
-    assert_eq!((counters.zc_bytes, world.engine.delivered(group)), (MIB, 0));
+    assert_eq!(
+        (counters.zc_bytes, counters.copy_bytes),
+        (MIB, 0),
+        "as it is in the sender's memory"
+    );
+    assert_eq!(world.engine.delivered(group), 0);
     assert_eq!(counters.fills_not_held, 3 * counters.entries);
 }
 

@@ -1,5 +1,5 @@
-//! Whatever an honest application does in whatever order: it receives what was sent, and every
-//! buffer comes home.
+//! An honest application does anything in any order: it receives what was sent, and every buffer comes
+//! home.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ proptest! {
             }
             world.turn();
         }
-        // The rest comes in any case.
+        // The remaining bytes come in any case.
         world.app.returns = true;
         world.app.give_back_all();
         let sent: Vec<u64> = sizes.iter().map(|(total, _)| *total).collect();

@@ -58,7 +58,7 @@ impl Node for Host {
     }
 }
 
-/// One connection as the application sees it.
+/// A connection as the application sees it.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     pub(crate) received: u64,
@@ -86,13 +86,13 @@ pub(crate) struct App {
     pub(crate) datagrams: Vec<Datagram>,
     /// Delivered, not given back.
     pub(crate) held: VecDeque<Entry>,
-    /// What found no room in its fill ring.
+    /// Buffers that found no room in their fill ring.
     unfilled: VecDeque<(u16, Fill)>,
-    /// Buffers are given back as soon as they were looked at.
+    /// Whether buffers are given back as soon as they were checked.
     pub(crate) returns: bool,
     pub(crate) notices: Vec<Completion>,
     pub(crate) accepted: Vec<u64>,
-    /// Everything that is none of the above.
+    /// Completions of all other operations.
     pub(crate) others: Vec<Completion>,
     pub(crate) mismatch: Option<String>,
 }
@@ -163,7 +163,7 @@ impl App {
         }
     }
 
-    /// Looks at everything that was completed; returns whether anything was.
+    /// Reads everything that was completed; returns whether there was anything.
     fn look(&mut self) -> bool {
         let mut any = self.fill_later();
         while let Some(completion) = self.ends.completions.pop() {
@@ -238,8 +238,7 @@ impl App {
         }
     }
 
-    /// Every byte is what the peer sent. Flows are told apart by the first eight bytes, which name
-    /// the stream.
+    /// Checks that every byte of an entry is the one that the peer sent.
     fn check(&mut self, flow: &mut Flow, entry: Entry) {
         let view = self.groups.get(&entry.group).and_then(|group| group.view.as_ref());
         let mut bytes = vec![0; entry.len as usize];
@@ -248,7 +247,6 @@ impl App {
             self.mismatch.get_or_insert(format!("{entry:?} is not in its group"));
             return;
         }
-        // Which stream it is, the first delivery says: tests number them.
         let stream = Stream(STREAM);
         if let Err(wrong) = stream.check(flow.received, &bytes) {
             self.mismatch.get_or_insert(format!("{entry:?} of {flow:?}: {wrong:?}"));
@@ -262,8 +260,7 @@ impl App {
     }
 }
 
-/// All senders send the same bytes: a byte that comes from elsewhere shows all the same, because the
-/// stream never repeats.
+/// The stream that all senders send. A misplaced byte shows, because the stream never repeats.
 pub(crate) const STREAM: u64 = 42;
 
 pub(crate) const ACCEPT: u64 = 1;
@@ -282,7 +279,7 @@ pub(crate) fn config(groups: usize) -> QueueConfig {
     QueueConfig::new(Region::memfd_shared("test", groups * GROUP).expect("memory"))
 }
 
-/// One sender's connection.
+/// The connection of a sender.
 pub(crate) struct Sender {
     pub(crate) node: NodeId,
     pub(crate) socket: TcpId,
@@ -293,7 +290,7 @@ pub(crate) struct Sender {
     pub(crate) closed: bool,
 }
 
-/// The whole scene.
+/// A server whose application lives on rings, a client, and the network between them.
 pub(crate) struct World {
     pub(crate) sim: Sim<Host>,
     pub(crate) server: NodeId,
@@ -401,7 +398,8 @@ impl World {
         done.handle
     }
 
-    /// The same, with what comes there steered to queue 1 and received into `group` again and again.
+    /// [`bind`](Self::bind), with datagrams to [`PORT`] steered to queue 1 and received into `group` again
+    /// and again.
     pub(crate) fn receive_datagrams(&mut self, group: u16) -> u64 {
         let handle = self.bind();
         let steering = &mut self.sim.node_mut(self.server).steering;
@@ -477,7 +475,8 @@ impl World {
         (group, whole)
     }
 
-    /// One turn of the engine, in which the application looks at nothing; whether it did something.
+    /// A turn of the engine in which the application reads nothing. Returns whether the engine did
+    /// something.
     pub(crate) fn engine_turn(&mut self) -> bool {
         let now = self.sim.now();
         let host = self.sim.node_mut(self.server);
@@ -489,7 +488,7 @@ impl World {
         worked
     }
 
-    /// Lets time pass in which the application looks at nothing; `beside` is called at each moment.
+    /// Lets time pass in which the application reads nothing; `beside` is called at each moment.
     pub(crate) fn pass_unread(&mut self, time: Duration, mut beside: impl FnMut(&mut Self)) {
         let until = self.sim.now() + time;
         while self.sim.now() < until {
@@ -502,7 +501,7 @@ impl World {
         }
     }
 
-    /// One turn of everybody.
+    /// A turn of the senders, the engine and the application.
     pub(crate) fn turn(&mut self) {
         let now = self.sim.now();
         for sender in &mut self.senders {
@@ -546,7 +545,7 @@ impl World {
         }
     }
 
-    /// Lets so much time pass.
+    /// Lets this much time pass.
     pub(crate) fn pass(&mut self, time: Duration) {
         let until = self.sim.now() + time;
         self.sim.node_mut(self.server).wake_at = Some(until);
@@ -583,7 +582,7 @@ impl World {
             notices.any(|n| n.has(Completion::UNREGISTERED) && n.handle == u64::from(group))
         };
         self.run(gone);
-        // What was copied is back too, or on its way in the ring.
+        // Buffers of the copy group are back too, or on their way in the ring.
         let copies = self.app.groups.get_mut(&COPY_GROUP).expect("the copy group");
         assert_eq!(copies.fill.waiting(), self.engine.delivered(COPY_GROUP));
     }

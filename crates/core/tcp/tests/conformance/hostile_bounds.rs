@@ -1,9 +1,6 @@
 //! A peer that means harm, and by how much what it does is bounded: bytes of memory, segments sent,
 //! growth of windows.
 
-use pagewire_tcp::limits::{
-    COMPACT_FACTOR, COMPACT_MIN_PINNED, MAX_OUT_OF_ORDER_RANGES, REFUSE_MIN_PINNED,
-};
 use pagewire_tcp::{Config, DropReason, IcmpKind, State, TcpError};
 use pagewire_testkit::given;
 
@@ -122,39 +119,9 @@ fn window_taken_back_stops_new_data_and_loses_none() {
 
 // ---- what is received ----
 
-/// One byte that pins a page, as a device hands it over.
-fn feed_bytes(t: &mut Test, at: impl Iterator<Item = u32>) -> (usize, usize) {
-    let (mut dropped, mut answers) = (0, 0);
-    for seq in at {
-        let step = t.peer_any(&format!(". {seq}:{}(1) ack 1", seq.wrapping_add(1)));
-        dropped += usize::from(matches!(step, pagewire_tcp::Disposition::Dropped(_)));
-        answers += t.sent().len();
-    }
-    (dropped, answers)
-}
-
 given! {
     let mut t = Test::established(plain());
 
-    bytes_one_by_one_pin_at_most_four_times_themselves {
-        let (dropped, answers) = feed_bytes(&mut t, 1..=60_000);
-        assert_eq!(dropped, 0);
-        let (held, pinned) = (t.conn.queued_receive(), t.conn.pinned_receive());
-        assert_eq!(held, 60_000);
-        assert!(pinned <= (COMPACT_FACTOR * held).max(COMPACT_MIN_PINNED), "{pinned} for {held}");
-        assert!(answers <= 60_000);
-    }
-    overlapping_bytes_are_held_once {
-        // Two bytes each, every one of which but the last was there before.
-        for seq in 1..=30_000 {
-            let _ = t.peer_any(&format!(". {seq}:{}(2) ack 1", seq + 2));
-            t.sent();
-        }
-        let (held, pinned) = (t.conn.queued_receive(), t.conn.pinned_receive());
-        assert_eq!(held, 30_001);
-        assert!(pinned <= (COMPACT_FACTOR * held).max(COMPACT_MIN_PINNED), "{pinned} for {held}");
-        t.read(30_001);
-    }
     duplicates_are_answered_once_each_and_held_once {
         t.peer(". 1:1001(1000) ack 1").sent();
         let before = t.conn.pinned_receive();
@@ -165,14 +132,6 @@ given! {
         }
         assert!(answers <= 100_000, "{answers}: never more than came in");
         assert_eq!(t.conn.pinned_receive(), before);
-    }
-    random_order_within_the_window_is_put_together {
-        // A permutation of 0..50 by a step that shares no factor with it.
-        for i in 0..50u32 {
-            let at = 1 + (i * 17 % 50) * 1000;
-            let _ = t.peer_any(&format!(". {at}:{}(1000) ack 1", at + 1000));
-        }
-        t.read(50_000);
     }
     data_for_a_host_without_memory_is_refused_and_taken_when_there_is_some {
         t.shared.receive = pagewire_tcp::ReceiveBudget::new(1 << 20);
@@ -225,21 +184,6 @@ given! {
         t.shared.receive.charge(100_000, 0);
         t.peer(". 1:3001(3000) ack 1").read(3100);
     }
-}
-
-#[test]
-fn pieces_beyond_gaps_are_bounded_in_number_and_memory() {
-    // Every second byte of the window, the first never.
-    let mut t = Test::established(Config { recv_buffer: 1 << 20, ..plain() });
-    let (dropped, _) = feed_bytes(&mut t, (0..30_000).map(|i| 3 + 2 * i));
-    assert_eq!(dropped, 30_000 - MAX_OUT_OF_ORDER_RANGES, "the rest is refused, and counted");
-    let pinned = t.conn.pinned_receive();
-    assert!(pinned <= REFUSE_MIN_PINNED, "{pinned} bytes for {MAX_OUT_OF_ORDER_RANGES} ranges");
-    // The gap filled, what was kept is there, and what was not comes again.
-    t.peer(". 1:2(1) ack 1");
-    assert_eq!(t.conn.queued_receive(), 1);
-    t.peer(". 2:3(1) ack 1");
-    assert_eq!(t.conn.queued_receive(), 3);
 }
 
 // ---- ICMP ----

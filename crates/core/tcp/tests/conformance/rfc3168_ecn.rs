@@ -23,34 +23,9 @@ fn willing() -> Test {
 // ---- section 6.1.1: negotiation ----
 
 #[test]
-fn connection_asks_only_where_the_setting_says_so() {
-    Test::connecting(ecn(EcnMode::Accept)).expect("S 0:0(0)");
-    Test::connecting(ecn(EcnMode::Off)).expect("S 0:0(0)");
-    Test::connecting(ecn(EcnMode::Request)).expect("SEW 0:0(0)");
-}
-
-#[test]
-fn connection_agrees_if_asked_unless_it_is_off() {
-    let syn = "SEW 0:0(0) win 1000 <mss 1000>";
-    Test::accepting(ecn(EcnMode::Accept), syn).expect("SE. 0:0(0) ack 1");
-    Test::accepting(ecn(EcnMode::Request), syn).expect("SE. 0:0(0) ack 1");
-    Test::accepting(ecn(EcnMode::Off), syn).expect("S. 0:0(0) ack 1");
-    Test::accepting(ecn(EcnMode::Accept), "S 0:0(0) win 1000 <mss 1000>").expect("S. 0:0(0) ack 1");
-    Test::accepting(ecn(EcnMode::Accept), "SE 0:0(0) win 1000 <mss 1000>")
-        .expect("S. 0:0(0) ack 1");
-}
-
-#[test]
 fn syn_that_got_no_answer_is_repeated_without() {
     let mut t = Test::connecting(ecn(EcnMode::Request));
     t.expect("SEW 0:0(0)").wait(1000).expect("S 0:0(0)");
-}
-
-#[test]
-fn host_that_reflects_both_flags_does_not_agree() {
-    let mut t = Test::connecting(ecn(EcnMode::Request));
-    t.peer("SEW. 0:0(0) ack 1 win 65535 <mss 1000>");
-    assert!(!t.conn.info().ecn);
 }
 
 // ---- sections 5, 6.1.5: what is marked ----

@@ -25,13 +25,6 @@ given! {
         }
         assert_eq!(info(&t), (20, INFINITE));
     }
-    half_a_window_does_not_make_it_grow {
-        t.send(5000).wait(100);
-        for ack in [2001, 4001, 5001] {
-            t.peer(&format!(". 1:1(0) ack {ack}"));
-            assert_eq!(info(&t).0, 10);
-        }
-    }
     window_halves_with_every_timeout_of_idling {
         t.send(26_000).wait(100).peer(". 1:1(0) ack 10001").wait(100).peer(". 1:1(0) ack 26001")
             .sent();
@@ -55,7 +48,8 @@ given! {
 
 #[test]
 fn slow_start_leads_to_twice_what_was_in_flight() {
-    for (segments, after) in [(6, 12), (9, 18), (10, 20)] {
+    // Half of the window does not make it grow.
+    for (segments, after) in [(5, 10), (6, 12), (9, 18), (10, 20)] {
         let mut t = Test::far(plain(), 100);
         t.send(segments * 1000).wait(100);
         let last = 1 + 1000 * segments as u32;
@@ -91,28 +85,6 @@ fn slow_start_ends_when_the_queue_grows_and_cubic_goes_on() {
     assert_eq!([at(10_000), at(20_000), at(30_000), at(38_000)], [20, 30, 40, 48]);
     assert_eq!([at(40_000), at(60_000), at(80_000)], [48, 49, 50]);
     assert_eq!([at(100_000), at(120_000)], [52, 58]);
-}
-
-#[test]
-fn slow_start_ends_when_eight_round_trips_are_longer_by_an_eighth() {
-    let mut t = Test::far(plain(), 200);
-    t.send(30_000).wait(200).peer(". 1:1(0) ack 10001").wait(240).sent();
-    for i in 0..8 {
-        t.peer(&format!(". 1:1(0) ack {}", 12_001 + 2000 * i)).wait(1);
-        assert_eq!(info(&t), (22 + 2 * i, INFINITE));
-    }
-    t.peer(". 1:1(0) ack 28001");
-    assert_eq!(info(&t), (36, 36));
-}
-
-#[test]
-fn shorter_round_trip_does_not_end_slow_start() {
-    let mut t = Test::far(plain(), 200);
-    t.send(28_000).wait(200).peer(". 1:1(0) ack 10001").wait(180).send(2000).wait(20).sent();
-    for i in 0..10 {
-        t.peer(&format!(". 1:1(0) ack {}", 12_001 + 2000 * i)).wait(1);
-        assert_eq!(info(&t), (22 + 2 * i, INFINITE));
-    }
 }
 
 #[test]

@@ -212,11 +212,6 @@ fn ack_of_our_syn_establishes_a_passive_open() {
 given! {
     let mut t = Test::established(plain());
 
-    text_is_taken_in_order_and_once_where_it_overlaps {
-        t.peer("P. 1:101(100) ack 1").expect(". 1:1(0) ack 101");
-        t.peer("P. 51:151(100) ack 1").expect(". 1:1(0) ack 151");
-        t.read(150);
-    }
     text_beyond_a_gap_waits_for_it {
         t.peer("P. 101:201(100) ack 1").expect(". 1:1(0) ack 1 <sack 101:201>");
         assert_eq!(t.try_read(1), Err(TcpError::WouldBlock));

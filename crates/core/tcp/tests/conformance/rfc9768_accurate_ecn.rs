@@ -61,11 +61,30 @@ fn has_accurate(t: &Test) -> bool {
 
 // ---- section 3.1: negotiation ----
 
+/// Also RFC 3168 section 6.1.1.
 #[test]
-fn client_asks_with_all_three_flags() {
-    Test::connecting(accurate()).expect("SEWA 0:0(0)");
-    Test::connecting(mode(EcnMode::RequestAcceptAccurate)).expect("SEW 0:0(0)");
-    Test::connecting(mode(EcnMode::AcceptAccurate)).expect("S 0:0(0)");
+fn both_sides_say_what_their_settings_allow_and_agree_on_what_both_know() {
+    use EcnMode::{Accept, AcceptAccurate, Accurate, Off, Request, RequestAcceptAccurate};
+    // The flags of our SYN; of our SYN,ACK to one without ECN, with the classic and with all flags.
+    for (setting, syn, answers) in [
+        (Off, "S", ["S.", "S.", "S."]),
+        (Request, "SEW", ["S.", "SE.", "SE."]),
+        (Accept, "S", ["S.", "SE.", "SE."]),
+        (Accurate, "SEWA", ["S.", "SE.", "SW."]),
+        (RequestAcceptAccurate, "SEW", ["S.", "SE.", "SW."]),
+        (AcceptAccurate, "S", ["S.", "SE.", "SW."]),
+    ] {
+        Test::connecting(mode(setting)).expect(&format!("{syn} 0:0(0)"));
+        for (asked, answer) in ["S", "SEW", "SEWA"].into_iter().zip(answers) {
+            let syn = format!("{asked} 0:0(0) win 1000 <mss 1000>");
+            let mut t = Test::accepting(mode(setting), &syn);
+            t.expect(&format!("{answer} 0:0(0) ack 1"));
+            assert_eq!(t.conn.info().ecn, answer != "S.", "{setting:?} {asked}");
+            assert_eq!(has_accurate(&t), answer == "SW.", "{setting:?} {asked}");
+        }
+    }
+    // One flag of the two is no request.
+    Test::accepting(mode(Accept), "SE 0:0(0) win 1000 <mss 1000>").expect("S. 0:0(0) ack 1");
 }
 
 #[test]
@@ -80,25 +99,6 @@ fn server_answers_with_how_the_syn_arrived() {
     }
 }
 
-#[test]
-fn server_falls_back_to_what_the_client_knows() {
-    for modes in [EcnMode::Accurate, EcnMode::RequestAcceptAccurate, EcnMode::AcceptAccurate] {
-        let mut t = Test::accepting(mode(modes), "SEW 0:0(0) win 1000 <mss 1000>");
-        t.expect("SE. 0:0(0) ack 1");
-        assert!(t.conn.info().ecn && !has_accurate(&t));
-        let mut t = Test::accepting(mode(modes), "S 0:0(0) win 1000 <mss 1000>");
-        t.expect("S. 0:0(0) ack 1");
-        assert!(!t.conn.info().ecn);
-    }
-}
-
-#[test]
-fn server_without_it_answers_as_ever() {
-    let syn = "SEWA 0:0(0) win 1000 <mss 1000>";
-    Test::accepting(mode(EcnMode::Accept), syn).expect("SE. 0:0(0) ack 1");
-    Test::accepting(mode(EcnMode::Off), syn).expect("S. 0:0(0) ack 1");
-}
-
 /// Section 3.1.3.
 #[test]
 fn reserved_combinations_count_as_a_request() {
@@ -110,21 +110,19 @@ fn reserved_combinations_count_as_a_request() {
 
 #[test]
 fn client_does_what_the_answer_says() {
-    let answers = [
-        ("SW.", true, true),
-        ("SWE.", true, true),
-        ("SA.", true, true),
-        ("SAW.", true, true),
-        ("SAE.", true, true),
-        ("SE.", true, false),
-        ("S.", false, false),
-        // Section 3.1.2: a host that reflects what it does not know.
-        ("SEWA.", false, false),
-    ];
-    for (flags, ecn, counted) in answers {
-        let mut t = Test::connecting(accurate());
-        t.peer(&format!("{flags} 0:0(0) ack 1 win 65535 <mss 1000>"));
-        assert_eq!((t.conn.info().ecn, has_accurate(&t)), (ecn, counted), "{flags}");
+    use EcnMode::{Accurate, Request};
+    for (setting, answers, ecn, counted) in [
+        (Accurate, &["SW.", "SWE.", "SA.", "SAW.", "SAE."][..], true, true),
+        (Accurate, &["SE."], true, false),
+        // A host that reflects flags that it does not know (section 3.1.2, RFC 3168 section 6.1.1).
+        (Accurate, &["S.", "SEWA."], false, false),
+        (Request, &["SEW."], false, false),
+    ] {
+        for flags in answers {
+            let mut t = Test::connecting(mode(setting));
+            t.peer(&format!("{flags} 0:0(0) ack 1 win 65535 <mss 1000>"));
+            assert_eq!((t.conn.info().ecn, has_accurate(&t)), (ecn, counted), "{flags}");
+        }
     }
 }
 

@@ -146,16 +146,6 @@ given! {
         let (pages, frags) = ((28 * 1514usize).div_ceil(PAGE_SIZE), 28);
         assert!(queue.pinned() <= pages * PAGE_SIZE + frags * size_of::<Frag>());
     }
-    a_small_segment_alone_in_a_page_is_copied_and_its_page_freed {
-        let out_before = host.pool.audit().out;
-        queue.receive_alone(&mut host, 0, &[5; 64]);
-        assert_eq!(host.ledger.get(CopyReason::SmallSegment), 64);
-        // The copy's page is the writer's, and shared with what comes next.
-        queue.receive_alone(&mut host, 64, &[6; 64]);
-        assert_eq!(queue.in_order.frags().count(), 1);
-        assert_eq!(queue.pinned(), PAGE_SIZE + size_of::<Frag>());
-        drop((queue.read_all(&mut host), out_before));
-    }
     of_small_segments_in_carved_pages_the_first_waits_by_reference_and_the_next_are_copied {
         let mut carver = Carver::new();
         let mut carved = |host: &mut Host| {
@@ -189,22 +179,6 @@ given! {
             assert!(queue.pinned() <= bound, "{} for {}", queue.pinned(), queue.buffered());
         }
         assert!(host.ledger.get(CopyReason::Compact) > 0);
-    }
-    a_small_segment_that_continues_the_last_fragment_is_not_copied {
-        queue.receive(&mut host, 0, &[5; 1000]);
-        queue.receive(&mut host, 1000, &[6; 10]);
-        assert_eq!(host.ledger.get(CopyReason::SmallSegment), 0);
-        assert_eq!(queue.in_order.frags().count(), 1);
-    }
-    a_small_segment_by_reference_to_exactly_its_bytes_is_not_copied {
-        queue.insert(&mut host.env(), Seq(0), kept(b"0123456789"));
-        assert_eq!(host.ledger.ours(), 0);
-    }
-    the_short_end_of_a_long_segment_is_not_copied {
-        let mut frags = host.received_alone(&[1; 4096]);
-        frags.extend(host.received_alone(&[2; 8]));
-        queue.insert(&mut host.env(), Seq(0), frags);
-        assert_eq!(host.ledger.ours(), 0);
     }
     shrinking_frees_the_heap_of_an_empty_queue_only {
         queue.insert(&mut host.env(), Seq(4), kept(b"ef"));
@@ -242,14 +216,41 @@ fn in_order_bulk_does_not_allocate_once_it_flows() {
     assert!(queue.out_of_order.is_none());
 }
 
+/// A way to get payload: into which memory it arrives.
+type Memory = fn(&mut Host, &[u8]) -> FragVec;
+
 #[test]
-fn a_segment_at_the_limit_or_above_is_not_copied_and_one_byte_below_is() {
-    for (len, copied) in [(SMALL_SEGMENT - 1, SMALL_SEGMENT - 1), (SMALL_SEGMENT, 0)] {
-        assert!(PAGE_SIZE > SMALL_SEGMENT_PINNED_FACTOR * len);
-        let mut host = Host::new();
-        let mut queue = ReceiveQueue::new(Seq(0));
-        queue.receive_alone(&mut host, 0, &vec![5; len]);
-        assert_eq!(host.ledger.get(CopyReason::SmallSegment), copied as u64);
+fn small_segments_that_pin_far_more_than_their_bytes_are_copied_and_no_others() {
+    const { assert!(PAGE_SIZE > SMALL_SEGMENT_PINNED_FACTOR * SMALL_SEGMENT) };
+    let (behind, alone): (Memory, Memory) = (Host::received, Host::received_alone);
+    let by_reference: Memory =
+        |_, bytes| FragVec::from_iter([Frag::from_bytes(bytes.to_vec().into())]);
+    // Segments, each of pieces of a length; bytes copied. One fragment is left in any case.
+    let cases: [(&[&[(Memory, usize)]], usize); 6] = [
+        (&[&[(alone, 64)], &[(alone, 64)]], 128),
+        (&[&[(alone, SMALL_SEGMENT - 1)]], SMALL_SEGMENT - 1),
+        (&[&[(alone, SMALL_SEGMENT)]], 0),
+        (&[&[(behind, 1000)], &[(behind, 10)]], 0),
+        (&[&[(by_reference, 10)]], 0),
+        // The short end of a long segment.
+        (&[&[(alone, 4096), (alone, 8)]], 0),
+    ];
+    for (row, (segments, copied)) in cases.into_iter().enumerate() {
+        let (mut host, mut queue) = (Host::new(), ReceiveQueue::new(Seq(0)));
+        for pieces in segments {
+            let frags = pieces.iter().flat_map(|(get, len)| get(&mut host, &vec![5; *len]));
+            let frags = frags.collect();
+            queue.insert(&mut host.env(), queue.next(), frags);
+        }
+        assert_eq!(host.ledger.get(CopyReason::SmallSegment), copied as u64, "{row}");
+        assert_eq!(
+            (host.ledger.ours(), queue.in_order.frags().count()),
+            (copied as u64, 1),
+            "{row}"
+        );
+        if copied > 0 {
+            assert_eq!(queue.pinned(), PAGE_SIZE + size_of::<Frag>(), "copies share a page: {row}");
+        }
     }
 }
 

@@ -363,6 +363,7 @@ fn slow_start_over(exit: SlowStartExit, rtts: &[u64]) -> Option<u32> {
 fn linuxs_hystart_leaves_slow_start_when_the_round_trip_is_an_eighth_longer_than_the_shortest() {
     assert_eq!(slow_start_over(SlowStartExit::HyStart, &[100, 100, 111]), Some(8));
     assert_eq!(slow_start_over(SlowStartExit::HyStart, &[100, 100, 114]), None);
+    assert_eq!(slow_start_over(SlowStartExit::HyStart, &[200, 200, 180]), Some(8));
     assert_eq!(slow_start_over(SlowStartExit::Loss, &[100, 100, 200]), Some(8));
     // At least 4 ms, at most 16.
     assert_eq!(slow_start_over(SlowStartExit::HyStart, &[1, 1, 5]), Some(8));
