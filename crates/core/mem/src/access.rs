@@ -1,4 +1,4 @@
-//! Who may write a range of bytes.
+//! Access: whether others may write a range of bytes. A fragment, region or pool has one for good.
 
 /// Whether anything outside this process's safe code may change the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -72,10 +72,10 @@ impl Pages {
         (need <= len).then_some(pages)
     }
 
-    /// The same pages, each to be returned separately.
+    /// Splits the block into single pages, each returned by itself.
     pub(crate) fn split(mut self) -> impl Iterator<Item = Self> {
         let (pool, start) = (Arc::clone(&self.pool), self.start);
-        // This drop returns nothing.
+        // The drop of `self` returns nothing.
         let len = core::mem::take(&mut self.len);
         (start..start + len).step_by(PAGE_SIZE).map(move |start| Self {
             pool: Arc::clone(&pool),

@@ -83,7 +83,7 @@ impl Carver {
             self.full.pop_front();
         }
         let pages = Pages::take(pool, BLOCK_PAGES, PAGE_SIZE).or_else(|| {
-            // Its own pages may be the missing ones.
+            // The carver's own pages may be the missing ones.
             self.full.clear();
             Pages::take(pool, BLOCK_PAGES, PAGE_SIZE)
         });

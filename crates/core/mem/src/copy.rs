@@ -275,7 +275,7 @@ unsafe fn copy_words(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// The same for aarch64: by 32, by 8, then byte by byte.
+/// The copy for aarch64: by 32 bytes, by 8, then byte by byte.
 ///
 /// # Safety
 /// `dst` is valid for writes of `len` bytes and `src` for reads.

@@ -32,7 +32,7 @@ macro_rules! counters {
                 $($(self.$field.add(&other.$field);)+)?
             }
 
-            /// What was counted since these counts were `earlier`.
+            /// The growth since the counts were `earlier`.
             pub fn since(&self, earlier: &Self) -> Self {
                 Self {
                     $($name: self.$name.saturating_sub(earlier.$name),)+

@@ -398,7 +398,7 @@ impl Frag {
         if self.access == Access::Shared {
             return Err(self);
         }
-        // What was made of `Bytes` is returned as the same `Bytes`, without an allocation.
+        // A fragment made of `Bytes` is returned as the same `Bytes`, without an allocation.
         if let Hold::Bytes(keep) = &self.hold
             && let KeptBytes(bytes) = &**keep
             && let Some(start) = self.addr().checked_sub(bytes.as_ptr().addr())
@@ -409,7 +409,7 @@ impl Frag {
         Ok(Bytes::from_owner(Owner(self, held)))
     }
 
-    /// The same bytes as piece `piece` of `completion`, which keeps `self` if that holds memory.
+    /// Makes the bytes piece `piece` of `completion`, which keeps `self` if `self` holds memory.
     pub(crate) fn held_by(&self, completion: &Arc<Completion>, piece: u16) -> Self {
         let Self { ptr, len, access, .. } = *self;
         let hold = Hold::Sent(Arc::clone(completion));

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::reports::Reports;
 
-/// What the applications of one stack keep of received memory, and reports of releases.
+/// The received memory that the applications of one stack keep, and reports of its release.
 #[derive(Debug, Default)]
 pub struct Returns {
     kept: AtomicUsize,
@@ -30,7 +30,7 @@ impl Returns {
     /// Bytes kept now, of connections that have ended too.
     #[inline]
     pub fn kept(&self) -> usize {
-        // Relaxed: a release that this look misses is seen by the next.
+        // Relaxed: a release that this check misses is seen by the next one.
         self.kept.load(Ordering::Relaxed)
     }
 
@@ -92,7 +92,7 @@ impl Holdings {
 
     /// Reports the next release; returns the bytes held now.
     pub fn await_return(&self) -> usize {
-        // SeqCst, as the count is: a release after this look sees the mark.
+        // SeqCst, as the count is: a release after this check sees the mark.
         self.awaited.store(true, Ordering::SeqCst);
         self.bytes()
     }

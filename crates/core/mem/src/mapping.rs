@@ -56,7 +56,7 @@ unsafe impl Sync for Mapping {}
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapFault {
-    /// Not all of it lies in whole pages, or the pages are not adjacent and have no file behind them.
+    /// A part does not lie in whole pages, or the pages are not adjacent and have no file behind them.
     #[error("not all bytes lie in whole pages that can be mapped side by side")]
     NotPages,
     /// The kernel has no memory or address space for it.
@@ -64,12 +64,12 @@ pub enum MapFault {
     Memory(#[from] MemError),
 }
 
-/// The place of a future mapping of queued pages.
+/// Addresses found for a mapping of queued pages, before the pages are consumed.
 #[derive(Debug)]
-pub struct Place(Found);
+pub struct Place(PlaceKind);
 
 #[derive(Debug)]
-enum Found {
+enum PlaceKind {
     /// The pages are adjacent: where they are.
     Adjacent { calls: u32 },
     /// In a window, which holds references of its own.
@@ -104,26 +104,26 @@ impl Place {
             if len == 0 || len > frag.len() || !len.is_multiple_of(PAGE_SIZE) {
                 return Err(MapFault::NotPages);
             }
-            let view = View::of(frag)?;
+            let view = ReadRange::of(frag)?;
             calls += view.calls;
             if !frag.is_page_aligned() || (sealed && !view.sealed) {
                 return Err(MapFault::NotPages);
             }
-            adjacent &= last.as_ref().is_none_or(|last: &View| last.is_followed_by(&view));
+            adjacent &= last.as_ref().is_none_or(|last: &ReadRange| last.is_followed_by(&view));
             last = Some(view.first(len));
         }
         match last {
             None => Err(MapFault::NotPages),
-            Some(_) if adjacent => Ok(Self(Found::Adjacent { calls })),
-            Some(_) => Ok(Self(Found::Window(Mapping::window(parts, calls)?))),
+            Some(_) if adjacent => Ok(Self(PlaceKind::Adjacent { calls })),
+            Some(_) => Ok(Self(PlaceKind::Window(Mapping::window(parts, calls)?))),
         }
     }
 
     /// Makes the mapping of the fragments, cut to the requested lengths. `None`: they are others.
     pub fn fill(self, frags: FragVec) -> Option<Mapping> {
         match self.0 {
-            Found::Window(mapping) => Some(mapping),
-            Found::Adjacent { calls } => {
+            PlaceKind::Window(mapping) => Some(mapping),
+            PlaceKind::Adjacent { calls } => {
                 let mapping = Mapping::adjacent(frags)?;
                 Some(Mapping { calls: calls + mapping.calls, ..mapping })
             }
@@ -132,7 +132,7 @@ impl Place {
 }
 
 /// The address at which a fragment's bytes can be read.
-struct View {
+struct ReadRange {
     start: NonNull<u8>,
     len: usize,
     region: Option<Region>,
@@ -141,7 +141,7 @@ struct View {
     calls: u32,
 }
 
-impl View {
+impl ReadRange {
     fn of(frag: &Frag) -> Result<Self, MemError> {
         let region = frag.region();
         let (alias, calls) = match &region {
@@ -177,9 +177,9 @@ impl Mapping {
     /// A mapping of adjacent fragments in one memory, if there is memory for the region's alias.
     fn adjacent(frags: FragVec) -> Option<Self> {
         let (mut calls, mut start, mut len) = (0, None, 0);
-        let mut last: Option<View> = None;
+        let mut last: Option<ReadRange> = None;
         for frag in &frags {
-            let view = View::of(frag).ok()?;
+            let view = ReadRange::of(frag).ok()?;
             if last.as_ref().is_some_and(|last| !last.is_followed_by(&view)) {
                 return None;
             }
@@ -333,7 +333,7 @@ pub(crate) struct Window {
     calls: u32,
     /// An empty file, mapped where no pages are if addresses are given away: an access is `SIGBUS`.
     nothing: Option<OwnedFd>,
-    /// It was unmapped, or cannot be.
+    /// The addresses were unmapped, or cannot be.
     given_up: bool,
 }
 

@@ -37,7 +37,7 @@ pub struct Gso {
 /// The work left for the transport checksum of a frame to be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TxChecksum {
-    /// None: the checksum is complete, or there is none.
+    /// No work is left: the checksum is complete, or the frame has none.
     #[default]
     Done,
     /// The field holds the pseudo-header's sum; add the bytes from `start` (from the start of the
@@ -50,7 +50,7 @@ pub enum TxChecksum {
     },
 }
 
-/// What is known about the transport checksum of a received frame.
+/// The state of the transport checksum of a received frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxChecksum {
     /// Nothing: verify it.
@@ -200,7 +200,7 @@ impl PacketBuf {
         self.push_another(frag)
     }
 
-    /// The rest of `push_frag`.
+    /// The slow part of `push_frag`.
     fn push_another(&mut self, frag: Frag) -> Result<(), Frag> {
         let len = frag.len() as u32;
         if self.frag_len.checked_add(len).is_none() {
@@ -236,7 +236,7 @@ impl PacketBuf {
         n <= self.head().len() || self.gather(n)
     }
 
-    /// The rest of `linearize`, where bytes have to move.
+    /// The slow part of `linearize`, where bytes have to move.
     fn gather(&mut self, n: usize) -> bool {
         let have = self.head().len();
         let need = n - have;

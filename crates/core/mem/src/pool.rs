@@ -306,7 +306,7 @@ impl PagePool {
             }
             from = group + 1;
         }
-        // Or behind those that had too little.
+        // Free pages may also lie behind the groups that had too few.
         self.hint = from % self.free.len();
         best
     }
@@ -377,7 +377,7 @@ fn bit(page: usize) -> u64 {
     1 << (page % GROUP_PAGES)
 }
 
-/// The places in `word` where a run of at least `len` (not 0) set bits begins.
+/// The positions in `word` where a run of at least `len` (not 0) set bits begins.
 fn runs(word: u64, len: usize) -> u64 {
     let (mut starts, mut have) = (word, 1);
     while have < len {

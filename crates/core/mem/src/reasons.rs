@@ -44,10 +44,10 @@ macro_rules! reasons {
 /// An enum that the macro `reasons` declares.
 #[doc(hidden)]
 pub trait Reason: Copy + 'static {
-    /// All, in the order of their indices.
+    /// Every reason, in the order of the indices.
     const ALL: &'static [Self];
 
-    /// The place in a table.
+    /// The index in a table of counters.
     fn index(self) -> usize;
 }
 
@@ -60,7 +60,7 @@ pub struct Tally<R, const N: usize> {
 }
 
 impl<R: Reason, const N: usize> Tally<R, N> {
-    /// All zero.
+    /// Counters of zero.
     pub const fn new() -> Self {
         Self { counts: [0; N], of: core::marker::PhantomData }
     }
@@ -95,7 +95,7 @@ impl<R: Reason, const N: usize> Tally<R, N> {
         }
     }
 
-    /// What was counted since these counts were `earlier`.
+    /// The growth since the counts were `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         let mut since = *self;
         for (n, m) in since.counts.iter_mut().zip(earlier.counts) {

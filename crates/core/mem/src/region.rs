@@ -64,7 +64,7 @@ pub enum MemError {
     /// Only the holder of the region may write the bytes.
     #[error("the region is private: fill it through Region::bytes_mut")]
     Private,
-    /// Nobody may write the bytes.
+    /// The memory is read-only.
     #[error("the region is read-only")]
     ReadOnly,
     /// The file behind the memory could shrink.
@@ -102,18 +102,18 @@ impl From<MemError> for std::io::Error {
 /// Memory to send from by reference or to receive into: a mapped [file](Self::file), fresh pages
 /// ([`memfd`](Self::memfd)), or adopted memory. [`frag`](Self::frag) names a part of it.
 ///
-/// One memory map, cheap to clone; the drop of the last clone or fragment unmaps it.
+/// A memory map, cheap to clone; the drop of the last clone or fragment unmaps it.
 #[derive(Clone)]
-pub struct Region(Arc<Inner>);
+pub struct Region(Arc<MemoryMap>);
 
-pub(crate) struct Inner {
+pub(crate) struct MemoryMap {
     base: NonNull<u8>,
     len: usize,
     access: Access,
     writable: bool,
     /// Bytes that the kernel mapped for `len`: whole pages of the file, which may be huge.
     mapped: usize,
-    /// One of [`UNUSED`], [`LENT`] and [`POOLED`].
+    /// The use of the memory: [`UNUSED`], [`LENT`] or [`POOLED`].
     claim: AtomicU8,
     backing: Backing,
     /// The same memory mapped for reading only, when first needed; `None`: it has no safe file.
@@ -140,9 +140,9 @@ enum Backing {
 // SAFETY: the bytes are plain memory that outlives every thread that can name it (the
 // `Arc` keeps it mapped); who may read or write which part of it is decided by `PagePool`,
 // `PageWriter` and `Frag`, not by the thread.
-unsafe impl Send for Inner {}
+unsafe impl Send for MemoryMap {}
 // SAFETY: as for `Send`; a shared `&Inner` gives out the address and the length only.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for MemoryMap {}
 
 impl Region {
     /// `len` bytes of fresh zeroed memory behind a memfd called `name`, so that it can be mapped
@@ -291,7 +291,7 @@ impl Region {
         backing: Backing,
     ) -> Self {
         let (claim, alias) = (AtomicU8::new(UNUSED), OnceLock::new());
-        Self(Arc::new(Inner { base, len, access, writable, mapped, claim, backing, alias }))
+        Self(Arc::new(MemoryMap { base, len, access, writable, mapped, claim, backing, alias }))
     }
 
     /// Whether both are the same memory map.
@@ -469,7 +469,7 @@ impl Region {
     }
 }
 
-impl Drop for Inner {
+impl Drop for MemoryMap {
     fn drop(&mut self) {
         if let Some(&Some(alias)) = self.alias.get() {
             unmap(alias, self.mapped);

@@ -118,7 +118,7 @@ fn run() -> Panicked {
                 _ => &mut panics.owners,
             };
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| later.happen())) {
-                // Its drop is the application's code, too, and may panic in turn.
+                // The drop of the payload is the application's code, too, and may panic in turn.
                 core::mem::forget(payload);
                 *count += 1;
             }

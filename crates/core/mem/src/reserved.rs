@@ -20,7 +20,7 @@ mod tests;
 pub struct Reserved {
     window: Window,
     /// Every visible page, by the byte at which it begins: released, it would show foreign bytes.
-    pieces: BTreeMap<usize, Piece>,
+    pieces: BTreeMap<usize, MappedPiece>,
 }
 
 impl Drop for Reserved {
@@ -33,7 +33,7 @@ impl Drop for Reserved {
 }
 
 #[derive(Debug)]
-struct Piece {
+struct MappedPiece {
     frag: Frag,
     held: Held,
 }
@@ -110,7 +110,7 @@ impl Reserved {
                 && let Some(frag) = frags.next()
             {
                 let len = frag.len();
-                self.pieces.insert(to, Piece { frag, held: Held::default() });
+                self.pieces.insert(to, MappedPiece { frag, held: Held::default() });
                 to += len;
             }
         }
@@ -147,18 +147,20 @@ impl Reserved {
         let first = self.pieces.range(..range.start).next_back().map_or(range.start, |(&at, _)| at);
         let touched: Vec<usize> = self.pieces.range(first..range.end).map(|(&at, _)| at).collect();
         for at in touched {
-            let Some(Piece { mut frag, mut held }) = self.pieces.remove(&at) else { continue };
+            let Some(MappedPiece { mut frag, mut held }) = self.pieces.remove(&at) else {
+                continue;
+            };
             let end = at + frag.len();
             if at < range.start {
                 let before = frag.split_to((range.start - at).min(frag.len()));
                 let held = held.split(before.pinned_pages());
-                self.pieces.insert(at, Piece { frag: before, held });
+                self.pieces.insert(at, MappedPiece { frag: before, held });
             }
             if end > range.end {
                 let gone = frag.len().saturating_sub(end - range.end);
                 let gone = frag.split_to(gone);
                 drop(held.split(gone.pinned_pages()));
-                self.pieces.insert(range.end, Piece { frag, held });
+                self.pieces.insert(range.end, MappedPiece { frag, held });
             }
         }
     }

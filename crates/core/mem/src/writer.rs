@@ -1,4 +1,4 @@
-//! The one place that writes pages of received and copied payload.
+//! The page writer: the only code that writes pages of received and copied payload.
 //!
 //! ```text
 //!   run of adjacent pages, taken from the pool
@@ -24,14 +24,14 @@ use crate::pool::{PagePool, PoolShared};
 /// Fills adjacent pages of a pool front to back and turns the filled bytes into fragments.
 #[derive(Default)]
 pub struct PageWriter {
-    run: Option<Run>,
+    run: Option<SpareRun>,
     /// The next runs, only where `reserve` was used. `run` is never full while there are any.
-    later: VecDeque<Run>,
+    later: VecDeque<SpareRun>,
     /// The page to begin at, if it is free.
     home: Option<usize>,
 }
 
-struct Run {
+struct SpareRun {
     pool: Arc<PoolShared>,
     /// Byte offsets in the pool's region.
     pos: usize,
@@ -94,7 +94,7 @@ impl PageWriter {
         };
         let pos = first * PAGE_SIZE;
         let end = pos + count * PAGE_SIZE;
-        self.run = Some(Run { pool: Arc::clone(pool.shared()), pos, end });
+        self.run = Some(SpareRun { pool: Arc::clone(pool.shared()), pos, end });
         true
     }
 
@@ -122,7 +122,7 @@ impl PageWriter {
                     last.end = end;
                 }
                 _ => {
-                    self.later.push_back(Run { pool: Arc::clone(pool.shared()), pos, end });
+                    self.later.push_back(SpareRun { pool: Arc::clone(pool.shared()), pos, end });
                     self.promote();
                 }
             }
@@ -300,7 +300,7 @@ impl PageWriter {
 
 /// Free pages that are lent to be filled: made for one system call that reads into them.
 ///
-/// Nobody else reads or writes the bytes while this lives. Others than the borrower may have access
+/// No other code reads or writes the bytes while the loan lives. Others than the borrower may have access
 /// where the region is [shared](Access::Shared), so there is no `&mut [u8]`.
 #[derive(Debug)]
 pub struct Spare<'a> {
@@ -353,7 +353,7 @@ impl core::fmt::Debug for PageWriter {
     }
 }
 
-impl Drop for Run {
+impl Drop for SpareRun {
     fn drop(&mut self) {
         self.pool.release(self.pos, self.end - self.pos);
     }

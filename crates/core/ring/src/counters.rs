@@ -1,4 +1,4 @@
-//! The counts of an engine.
+//! Counters of an engine, which a driver shows: bytes by reference and by copy, waits, refusals.
 
 use pagewire_mem::Refused;
 

@@ -1,4 +1,4 @@
-//! Why memory or a ring cannot be registered.
+//! Errors of a registration: why memory or a ring is refused, with Linux's numbers.
 
 use pagewire_mem::MemError;
 use pagewire_mem::link::BindError;
@@ -31,10 +31,10 @@ pub enum RegisterError {
     /// The region has another use.
     #[error("the region is in use: {0}")]
     InUse(MemError),
-    /// All groups are taken.
+    /// The engine has as many groups as it takes.
     #[error("no more than {max} groups can be registered", max = crate::limits::MAX_GROUPS)]
     TooManyGroups,
-    /// All sockets are taken.
+    /// The engine has as many sockets as it takes.
     #[error("no more than {max} sockets can be registered", max = crate::limits::MAX_SOCKETS)]
     TooManySockets,
     /// More memory than the engine may register.
@@ -51,7 +51,7 @@ pub enum RegisterError {
     /// The kernel does not attach the device's queue, for this reason.
     #[error("queue {0} of the device cannot be attached: {1}")]
     Attach(usize, std::io::ErrorKind),
-    /// One of the rules leads to another queue already.
+    /// A rule already leads to another queue.
     #[error("the same rule leads to queue {0} of the device")]
     Steered(usize),
     /// The device has no such queue.
@@ -69,7 +69,7 @@ pub enum RegisterError {
     /// The rings' host or engine is gone.
     #[error("the host does not serve these rings any more")]
     Gone,
-    /// There is no such group.
+    /// No group has this number.
     #[error("group {0} is not registered")]
     NoGroup(u16),
     /// The system refused memory.

@@ -1,4 +1,4 @@
-//! Groups: memory for received bytes, and the ring that returns its buffers.
+//! A group: memory for received bytes, the ring that returns its buffers, and its scarcity.
 
 use core::ops::Range;
 use std::collections::BTreeSet;
@@ -22,9 +22,9 @@ pub(crate) struct Group {
     notify_every: u32,
     /// Fill entries taken since the last notice.
     taken: u32,
-    /// Pages returned since the device's look number `look`, which the device does not know of yet.
+    /// Pages returned since the device's check number `checks`, which the device does not know of yet.
     given: usize,
-    look: usize,
+    checks: usize,
     low: Edge,
     empty: Edge,
     /// The windows of the queue's flows are closed.
@@ -52,7 +52,7 @@ pub(crate) enum Memory {
 #[derive(Clone, Copy, Default)]
 struct Edge {
     is: bool,
-    untold: bool,
+    unreported: bool,
 }
 
 impl Edge {
@@ -60,7 +60,7 @@ impl Edge {
     fn set(&mut self, is: bool) -> bool {
         let rises = is && !self.is;
         self.is = is;
-        self.untold |= rises;
+        self.unreported |= rises;
         rises
     }
 }
@@ -79,7 +79,7 @@ impl Group {
             notify_every,
             taken: 0,
             given: 0,
-            look: 0,
+            checks: 0,
             low: Edge::default(),
             empty: Edge::default(),
             squeezed: false,
@@ -136,8 +136,8 @@ impl Group {
     fn free(&mut self) -> usize {
         match &self.memory {
             Memory::Queue { level, .. } => {
-                if level.looks() != self.look {
-                    (self.look, self.given) = (level.looks(), 0);
+                if level.checks() != self.checks {
+                    (self.checks, self.given) = (level.checks(), 0);
                 }
                 level.free() + self.given
             }
@@ -203,15 +203,16 @@ impl Group {
     /// The notice that is due: entries taken, whether buffers are low, whether there are none.
     pub(crate) fn notice(&mut self) -> Option<(u32, bool, bool)> {
         let drained = self.notify_every > 0 && self.taken >= self.notify_every;
-        if !(drained || self.low.untold || self.empty.untold) {
+        if !(drained || self.low.unreported || self.empty.unreported) {
             return None;
         }
-        let told = (core::mem::take(&mut self.taken), self.low.untold, self.empty.untold);
-        (self.low.untold, self.empty.untold) = (false, false);
-        Some(told)
+        let reported =
+            (core::mem::take(&mut self.taken), self.low.unreported, self.empty.unreported);
+        (self.low.unreported, self.empty.unreported) = (false, false);
+        Some(reported)
     }
 
-    /// The threshold below which windows close and the application is told.
+    /// The number of buffers below which windows close and the application gets a notice.
     pub(crate) fn threshold(&self) -> usize {
         self.threshold
     }

@@ -1,4 +1,4 @@
-use super::{Handles, PLACE_BITS};
+use super::{Handles, SLOT_BITS};
 
 #[test]
 fn a_handle_from_before_reaches_nothing_though_its_place_is_taken_again() {
@@ -22,7 +22,7 @@ fn a_short_handle_from_before_reaches_nothing_though_its_place_is_taken_again() 
     let second = handles.insert('b').unwrap();
     assert_eq!(handles.remove_short(short(first)), None);
     assert_eq!(handles.len(), 1);
-    assert_eq!(handles.remove_short(short(second) ^ 1 << PLACE_BITS), None);
+    assert_eq!(handles.remove_short(short(second) ^ 1 << SLOT_BITS), None);
     assert_eq!(handles.remove_short(short(second)), Some('b'));
 }
 

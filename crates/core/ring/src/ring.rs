@@ -16,7 +16,7 @@ use super::sync::{Ordering, Words, fence};
 /// The part that both sides of a ring have.
 struct Memory<E> {
     words: Words,
-    /// One less than the number of entries.
+    /// The number of entries, less 1.
     mask: u32,
     /// The other side's last possible index.
     seen: u32,
@@ -67,7 +67,7 @@ impl<E: layout::Words> Memory<E> {
     }
 
     /// The other side's index, if it is possible: at most `span` beyond `from`.
-    fn look(&mut self, word: usize, from: u32, span: u32) -> u32 {
+    fn read_index(&mut self, word: usize, from: u32, span: u32) -> u32 {
         // Acquire pairs with the Release of the other side: entries are written, or read.
         let raw = self.words.get(word).map_or(0, |word| word.load(Ordering::Acquire));
         match u32::try_from(raw) {
@@ -117,7 +117,7 @@ impl<E: layout::Words> Producer<E> {
         if self.published == self.tail {
             return false;
         }
-        // Release pairs with the consumer's Acquire in `look`: the entries are visible with the tail.
+        // Release pairs with the consumer's Acquire in `read_index`: the entries are visible with the tail.
         self.memory.store(TAIL_WORD, self.tail, Ordering::Release);
         self.published = self.tail;
         // Pairs with the fence in `Consumer::arm`: either that sees this tail, or this sees its bell.
@@ -131,7 +131,7 @@ impl<E: layout::Words> Producer<E> {
     pub fn free(&mut self) -> usize {
         // Heads from the last one seen to the published tail are possible.
         let from = self.memory.seen;
-        let head = self.memory.look(HEAD_WORD, from, self.published.wrapping_sub(from));
+        let head = self.memory.read_index(HEAD_WORD, from, self.published.wrapping_sub(from));
         (self.memory.mask + 1 - self.tail.wrapping_sub(head)) as usize
     }
 
@@ -175,7 +175,7 @@ impl<E: layout::Words> Consumer<E> {
     /// Releases the places of all taken entries to the producer.
     pub fn release(&mut self) {
         if self.released != self.head {
-            // Release pairs with the producer's Acquire in `look`: the entries have been read.
+            // Release pairs with the producer's Acquire in `read_index`: the entries have been read.
             self.memory.store(HEAD_WORD, self.head, Ordering::Release);
             self.released = self.head;
         }
@@ -187,7 +187,7 @@ impl<E: layout::Words> Consumer<E> {
         let entries = self.memory.mask + 1;
         let from = self.memory.seen;
         let ahead = from.wrapping_sub(self.released);
-        let tail = self.memory.look(TAIL_WORD, from, entries - ahead.min(entries));
+        let tail = self.memory.read_index(TAIL_WORD, from, entries - ahead.min(entries));
         tail.wrapping_sub(self.head) as usize
     }
 

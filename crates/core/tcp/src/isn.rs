@@ -16,7 +16,7 @@ pub struct IsnGenerator {
 /// What a hash is for: the same addresses give unrelated numbers for each.
 #[derive(Clone, Copy)]
 #[repr(u8)]
-enum Purpose {
+enum HashPurpose {
     Sequence = 1,
     Timestamp = 2,
 }
@@ -34,7 +34,7 @@ impl IsnGenerator {
     /// > connection-id.
     pub fn generate(&self, now: Instant, local: SocketAddr, remote: SocketAddr) -> Seq {
         let m = (now.as_micros() / 4) as u32;
-        Seq(m.wrapping_add(self.hash(Purpose::Sequence, local, remote)))
+        Seq(m.wrapping_add(self.hash(HashPurpose::Sequence, local, remote)))
     }
 
     /// The offset of timestamps to the clock.
@@ -44,10 +44,10 @@ impl IsnGenerator {
     ///
     /// The same ends always get the same offset, so that timestamps grow as RFC 6191 requires.
     pub fn timestamp_offset(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
-        self.hash(Purpose::Timestamp, local, remote)
+        self.hash(HashPurpose::Timestamp, local, remote)
     }
 
-    fn hash(&self, purpose: Purpose, local: SocketAddr, remote: SocketAddr) -> u32 {
+    fn hash(&self, purpose: HashPurpose, local: SocketAddr, remote: SocketAddr) -> u32 {
         hash_ends(&self.hasher, None, purpose as u64, local, remote) as u32
     }
 }

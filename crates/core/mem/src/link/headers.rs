@@ -1,7 +1,7 @@
 //! The ends of a frame's headers, as far as a device needs them to separate payload from headers,
 //! to follow a flow, and to cut a super-frame.
 //!
-//! This is no validation: the stack reads and validates every field again.
+//! Parsing here is no validation: the stack reads and validates every field again.
 
 use super::limits::MAX_SUPER_FRAME;
 
@@ -46,7 +46,7 @@ pub struct Layout {
     pub v6: bool,
     /// Where the transport header begins.
     pub transport_at: usize,
-    /// Which header that is.
+    /// The kind of transport header.
     pub transport: Transport,
     /// Where payload begins: the length of all headers.
     pub payload: usize,

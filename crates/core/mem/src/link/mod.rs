@@ -1,4 +1,4 @@
-//! What a stack and its devices agree on: the abilities of a link, the headers of a frame, the rules that
+//! The contract of a stack and its devices: the abilities of a link, the headers of a frame, the rules that
 //! steer flows to queues, and offloads done in software. No driver is needed to use it.
 //!
 //! Read [`Capabilities`] first. [`headers`] finds where payload begins, [`offload`] cuts super-frames and
@@ -34,7 +34,7 @@ pub enum HeaderSplit {
     Native,
 }
 
-/// What a device can do. Never changes.
+/// The abilities of a device, which never change.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
     /// The first header of frames.

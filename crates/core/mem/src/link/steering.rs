@@ -22,7 +22,7 @@ pub struct QueueMemory {
 #[derive(Debug, Default)]
 pub struct Level {
     free: AtomicUsize,
-    looks: AtomicUsize,
+    checks: AtomicUsize,
     placed: AtomicU64,
     missed: AtomicU64,
 }
@@ -35,8 +35,8 @@ impl Level {
     }
 
     /// Number of checks by the device: [`free`](Self::free) has pages given before that.
-    pub fn looks(&self) -> usize {
-        self.looks.load(Ordering::Relaxed)
+    pub fn checks(&self) -> usize {
+        self.checks.load(Ordering::Relaxed)
     }
 
     /// Payload bytes placed in the memory.
@@ -81,7 +81,7 @@ impl QueueMemory {
     #[inline]
     pub fn note_level(&self) {
         self.level.free.store(self.pool.stats().free, Ordering::Relaxed);
-        self.level.looks.fetch_add(1, Ordering::Relaxed);
+        self.level.checks.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Places a frame's payload in the memory, as far as there are pages; the rest stays in place.
@@ -124,7 +124,7 @@ pub enum Protocol {
     Udp,
 }
 
-/// The flows of a queue. A missing field matches all.
+/// A rule names flows; a field that is `None` matches all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// Protocol.
@@ -143,7 +143,7 @@ impl Rule {
         Self::port(Protocol::Tcp, port)
     }
 
-    /// One TCP connection.
+    /// A single TCP connection.
     pub fn tcp_flow(local_port: u16, peer: SocketAddr) -> Self {
         Self::tcp_port(local_port).of_peer(peer)
     }
@@ -244,10 +244,10 @@ pub enum BindError {
     /// The kernel does not attach the queue to the interface, for this reason.
     #[error("queue {0} cannot be attached: {1}")]
     Attach(usize, std::io::ErrorKind),
-    /// The same rule leads to another queue, perhaps another application's.
+    /// The rule already leads to another queue, perhaps another application's.
     #[error("the rule leads to queue {0} already")]
     Steered(usize),
-    /// There are too many rules.
+    /// The device has as many rules as it takes.
     #[error("the device takes no more than {MAX_RULES} rules")]
     TooManyRules,
 }
@@ -260,7 +260,7 @@ pub struct Steering {
     queues: Vec<Option<QueueMemory>>,
     /// Attaches a queue before it gets memory.
     attach: Option<Attach>,
-    /// The first match counts.
+    /// Rules with their queues; the first that matches counts.
     rules: Vec<(Rule, usize)>,
     /// Memory that others may write is refused.
     private: bool,
@@ -388,7 +388,7 @@ impl Steering {
     }
 }
 
-/// For a driver that reads into its queues' memory itself.
+/// Methods for a driver that reads into its queues' memory itself.
 impl QueueMemory {
     /// Makes sure that `writer` has `bytes` spare bytes; `false`: too few pages, or too scattered.
     #[inline]
@@ -403,14 +403,14 @@ impl QueueMemory {
     }
 }
 
-/// For the same driver, whose queues are the kernel's.
+/// Methods for a driver whose queues are the kernel's.
 impl Steering {
     /// Calls `attach` for each queue that is to get memory.
     pub fn attach_by(&mut self, attach: impl FnMut(usize) -> std::io::Result<()> + Send + 'static) {
         self.attach = Some(Box::new(attach));
     }
 
-    /// As [`new`](Self::new), for private memory only.
+    /// [`new`](Self::new) for private memory only.
     pub fn private(queues: usize) -> Self {
         Self { private: true, ..Self::new(queues) }
     }

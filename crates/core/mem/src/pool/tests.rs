@@ -1,4 +1,4 @@
-//! Which pages the allocator hands out.
+//! The allocator: which pages a request gets.
 
 use super::*;
 
@@ -149,7 +149,7 @@ fn an_audit_sees_a_page_in_two_places() {
     assert!(pool.audit().is_conserved());
     pool.shared.refs[7].store(1, Ordering::Relaxed);
     assert_eq!(pool.audit().twice, 1);
-    // One lost and one found twice make the sum right; the audit is not fooled.
+    // A page lost and a page found twice make the sum right; the audit is not fooled.
     pool.shared.refs[0].store(0, Ordering::Relaxed);
     let audit = pool.audit();
     assert_eq!(audit.free + audit.out + audit.returned, audit.total);

@@ -1,4 +1,4 @@
-//! Mappings of huge pages. None need be free: what is never touched takes none
+//! Mappings of huge pages. The tests need no free huge page: memory that is never touched takes none
 //! (`MAP_NORESERVE`), and the kernel's arithmetic is the same.
 
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ fn huge_pages_that_somebody_else_has_are_mapped_for_those_who_trust_him_only() {
             drop(region);
             assert_eq!(mappings_of("pagewire-huge-theirs"), 0);
         }
-        // Not refused by us: none is free.
+        // Refused by the kernel: no huge page is free.
         Err(error) => assert!(matches!(error, MemError::System("mmap", _)), "{error}"),
     }
 }

@@ -1,5 +1,5 @@
-//! Reserved addresses on a system that runs out of mappings (`vm.max_map_count`): what can be seen there
-//! is held, whatever fails.
+//! Reserved addresses on a system that runs out of mappings (`vm.max_map_count`): pages that can be seen
+//! there stay held, whatever fails.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -74,7 +74,7 @@ fn pages_that_can_be_seen_stay_held_when_the_rest_cannot_be_mapped_nor_they_be_t
     pages.reuse_all();
     assert_eq!(seen(reserved.addr()), Some(1), "no other connection's bytes");
     assert_eq!(seen(reserved.addr() + PAGE_SIZE), None);
-    // Once the system has room again.
+    // The system has room again.
     reserved.clear(0..2 * PAGE_SIZE).unwrap();
     assert_eq!((pages.out(), seen(reserved.addr())), (0, None));
 }

@@ -1,4 +1,4 @@
-//! Connections that the application opens.
+//! Connections that the application opens (`Op::Connect`): a handle is given when the handshake is over.
 
 use std::net::SocketAddr;
 
@@ -6,8 +6,8 @@ use pagewire_mem::Instant;
 use pagewire_stack::{Error, Readiness, Stack};
 
 use super::operations::Answer;
-use super::park::Scarce;
-use super::{ENOBUFS, ENOENT, Engine, Kind, Need, Outcome};
+use super::park::RoomKind;
+use super::{ENOBUFS, ENOENT, Engine, RoomNeed, Served, SocketKind};
 use crate::layout::Completion;
 use crate::limits::MAX_CONNECTS;
 
@@ -24,10 +24,10 @@ impl Engine {
             return Err(ENOBUFS);
         }
         let id = stack.connect(now, to, None).map_err(Error::errno)?;
-        let handle = self.own(now, stack, id, Kind::Connecting { user_data });
+        let handle = self.own(now, stack, id, SocketKind::Connecting { user_data });
         let handle = handle.map_err(Error::errno)?;
         self.connecting.push(handle);
-        self.look_at(handle);
+        self.mark_ready(handle);
         Ok(None)
     }
 
@@ -36,7 +36,7 @@ impl Engine {
         let sockets = &mut self.sockets;
         let is = |handle: &u64| {
             let kind = sockets.get_mut(*handle).map(|socket| &socket.kind);
-            matches!(kind, Some(Kind::Connecting { user_data }) if *user_data == what)
+            matches!(kind, Some(SocketKind::Connecting { user_data }) if *user_data == what)
         };
         let handle = self.connecting.iter().copied().find(is).ok_or(ENOENT)?;
         self.close(now, stack, handle)
@@ -49,27 +49,27 @@ impl Engine {
         stack: &mut Stack,
         handle: u64,
         user_data: u64,
-    ) -> Outcome {
+    ) -> Served {
         if self.completions.free() == 0 {
             self.counters.ring_waits += 1;
-            return Outcome::Stuck(Need::some(Scarce::Completions));
+            return Served::Stuck(RoomNeed::some(RoomKind::Completions));
         }
-        let Some(socket) = self.sockets.get_mut(handle) else { return Outcome::Idle };
+        let Some(socket) = self.sockets.get_mut(handle) else { return Served::Idle };
         let id = socket.id;
-        let (result, told) = match (stack.take_error(id), stack.readiness(id)) {
+        let (result, reported) = match (stack.take_error(id), stack.readiness(id)) {
             (Some(error), _) | (None, Err(error)) => (-error.errno(), 0),
             (None, Ok(ready)) if ready.contains(Readiness::CONNECTED) => (0, handle),
-            (None, Ok(_)) => return Outcome::Idle,
+            (None, Ok(_)) => return Served::Idle,
         };
         self.connecting.retain(|other| *other != handle);
-        if told == handle {
-            socket.kind = Kind::Open(Box::default());
+        if reported == handle {
+            socket.kind = SocketKind::Open(Box::default());
         } else {
             self.sockets.remove(handle);
             self.handle_of.remove(&id);
             stack.close(now, id);
         }
-        self.post(Completion { user_data, result, handle: told, ..Completion::default() });
-        Outcome::Idle
+        self.post(Completion { user_data, result, handle: reported, ..Completion::default() });
+        Served::Idle
     }
 }

@@ -10,7 +10,7 @@ use pagewire_mem::Instant;
 use pagewire_stack::{BindOptions, Error, Readiness, SocketId, Stack};
 
 use super::operations::Answer;
-use super::{EISCONN, Endpoint, Engine, Kind};
+use super::{EISCONN, Endpoint, Engine, SocketKind};
 use crate::counters::Counters;
 use crate::layout::{Address, Completion};
 
@@ -36,7 +36,7 @@ impl Datagrams {
     }
 
     /// Reports the pending datagram, of which so many bytes were delivered. `false`: there is none.
-    pub(super) fn tell(
+    pub(super) fn report(
         &mut self,
         stack: &mut Stack,
         id: SocketId,
@@ -74,7 +74,7 @@ impl Engine {
     ) -> Answer {
         let id = stack.bind_udp(on, BindOptions::default()).map_err(Error::errno)?;
         let local = stack.local_addr(id).map_err(Error::errno)?;
-        let handle = self.own(now, stack, id, Kind::Open(Endpoint::datagrams()));
+        let handle = self.own(now, stack, id, SocketKind::Open(Endpoint::datagrams()));
         let handle = handle.map_err(Error::errno)?;
         let address = Address::new(local);
         self.post(Completion { user_data, handle, address, ..Completion::default() });

@@ -1,7 +1,8 @@
-//! The stack's side of the rings.
+//! The engine: the stack's side of one application's rings, and the sockets that the application has
+//! there. A driver owns it beside a stack.
 //!
-//! [`Engine::turn`] does everything, once per turn of the stack's driver, before that asks the
-//! stack for output; [`Engine::handle_event`] names the sockets to serve. Results that a ring has
+//! [`Engine::turn`] does everything, once per turn of the driver, before the driver asks the stack for
+//! output; [`Engine::handle_event`] names the sockets to serve. Results that a ring has
 //! no room for wait here until the next turn.
 //!
 //! Connections and datagram sockets differ in `Endpoint` and `datagrams` only.
@@ -28,7 +29,7 @@ use crate::limits::MAX_SOCKETS;
 use crate::ring::{Consumer, Producer};
 
 use datagrams::Datagrams;
-use park::{Need, Parked};
+use park::{Parked, RoomNeed};
 pub use register::{Ends, EngineConfig, QueueConfig, Registered};
 
 /// The stack's side of one application's rings.
@@ -68,7 +69,7 @@ pub struct Engine {
 
 struct Socket {
     id: SocketId,
-    kind: Kind,
+    kind: SocketKind,
     /// In the list of sockets to serve.
     ready: bool,
     /// In these lists of parked sockets, one bit each.
@@ -76,13 +77,13 @@ struct Socket {
 }
 
 impl Socket {
-    fn new(id: impl Into<SocketId>, kind: Kind) -> Self {
+    fn new(id: impl Into<SocketId>, kind: SocketKind) -> Self {
         let id = id.into();
         Self { id, kind, ready: false, parked: 0 }
     }
 }
 
-enum Kind {
+enum SocketKind {
     Listener { accept: Option<Accept> },
     Connecting { user_data: u64 },
     Open(Box<Endpoint>),
@@ -132,13 +133,13 @@ struct Send {
 }
 
 /// The result of serving a socket.
-enum Outcome {
-    /// Done for now.
+enum Served {
+    /// The socket has nothing to do until an event.
     Idle,
-    /// Again in the next turn.
+    /// The socket is served again in the next turn.
     Again,
-    /// Again when there is room.
-    Stuck(Need),
+    /// The socket is served again when there is room.
+    Stuck(RoomNeed),
 }
 
 /// Linux's number for a cancelled operation.
@@ -157,7 +158,7 @@ impl Engine {
     /// Handles an event of the stack. Other sockets are ignored.
     pub fn handle_event(&mut self, event: Event) {
         if let Some(&handle) = self.handle_of.get(&event.socket) {
-            self.look_at(handle);
+            self.mark_ready(handle);
         }
     }
 
@@ -167,7 +168,7 @@ impl Engine {
         self.refill();
         self.report_sends();
         // Finished sends come first, so that new submissions cannot keep them out.
-        self.tell_waiting();
+        self.post_waiting();
         self.submit(now, stack);
         self.stuck = false;
         self.unpark(now, stack);
@@ -233,16 +234,16 @@ impl Engine {
     pub fn adopt(&mut self, stack: &mut Stack, id: impl Into<SocketId>) -> Option<u64> {
         let id = id.into();
         let kind = match stack.remote_addr(id) {
-            _ if stack.as_udp(id).is_ok() => Kind::Open(Endpoint::datagrams()),
-            Ok(_) if stack.as_tcp(id).is_ok() => Kind::Open(Box::default()),
+            _ if stack.as_udp(id).is_ok() => SocketKind::Open(Endpoint::datagrams()),
+            Ok(_) if stack.as_tcp(id).is_ok() => SocketKind::Open(Box::default()),
             Err(Error::NotConnected) if stack.as_listener(id).is_ok() => {
-                Kind::Listener { accept: None }
+                SocketKind::Listener { accept: None }
             }
             _ => return None,
         };
         let handle = self.sockets.insert(Socket::new(id, kind)).ok()?;
         self.handle_of.insert(id, handle);
-        self.look_at(handle);
+        self.mark_ready(handle);
         Some(handle)
     }
 
@@ -252,7 +253,7 @@ impl Engine {
         now: Instant,
         stack: &mut Stack,
         id: impl Into<SocketId>,
-        kind: Kind,
+        kind: SocketKind,
     ) -> Result<u64, Error> {
         let id = id.into();
         let Ok(handle) = self.sockets.insert(Socket::new(id, kind)) else {
@@ -278,10 +279,10 @@ impl Engine {
     /// Serves every socket in the next turn, after an event of all of them.
     pub fn look_at_all(&mut self) {
         let all: Vec<u64> = self.handle_of.values().copied().collect();
-        all.into_iter().for_each(|handle| self.look_at(handle));
+        all.into_iter().for_each(|handle| self.mark_ready(handle));
     }
 
-    fn look_at(&mut self, handle: u64) {
+    fn mark_ready(&mut self, handle: u64) {
         if let Some(socket) = self.sockets.get_mut(handle)
             && !core::mem::replace(&mut socket.ready, true)
         {
@@ -293,20 +294,22 @@ impl Engine {
         let Some(socket) = self.sockets.get_mut(handle) else { return };
         socket.ready = false;
         let outcome = match socket.kind {
-            Kind::Listener { .. } => self.serve_listener(now, stack, handle),
-            Kind::Connecting { user_data } => self.serve_connect(now, stack, handle, user_data),
-            Kind::Open(_) => {
+            SocketKind::Listener { .. } => self.serve_listener(now, stack, handle),
+            SocketKind::Connecting { user_data } => {
+                self.serve_connect(now, stack, handle, user_data)
+            }
+            SocketKind::Open(_) => {
                 self.serve_sends(now, stack, handle);
                 self.serve_receive(now, stack, handle)
             }
         };
         match outcome {
-            Outcome::Idle => {}
-            Outcome::Again => {
+            Served::Idle => {}
+            Served::Again => {
                 self.stuck = true;
-                self.look_at(handle);
+                self.mark_ready(handle);
             }
-            Outcome::Stuck(need) => self.park(handle, need),
+            Served::Stuck(need) => self.park(handle, need),
         }
     }
 
@@ -329,8 +332,8 @@ impl Engine {
             if group.dying {
                 let flows = core::mem::take(&mut group.flows);
                 if group.is_home() {
-                    if let Some(place) = self.groups.get_mut(id) {
-                        *place = None;
+                    if let Some(slot) = self.groups.get_mut(id) {
+                        *slot = None;
                     }
                     self.gone.push_back(id as u16);
                 }
@@ -372,7 +375,7 @@ impl Engine {
     fn release_windows(&mut self, now: Instant, stack: &mut Stack, id: u16, flows: BTreeSet<u64>) {
         for flow in flows {
             let Some(socket) = self.sockets.get_mut(flow) else { continue };
-            let Kind::Open(endpoint) = &mut socket.kind else { continue };
+            let SocketKind::Open(endpoint) = &mut socket.kind else { continue };
             if endpoint.bounded_by.take_if(|group| *group == id).is_some() {
                 let _ = stack
                     .as_tcp(socket.id)
@@ -384,7 +387,7 @@ impl Engine {
     /// Notes that a connection receives into `group` from now on, whose memory limits its window.
     fn bound(&mut self, now: Instant, stack: &mut Stack, handle: u64, group: Option<u16>) {
         let Some(socket) = self.sockets.get_mut(handle) else { return };
-        let (socket, Kind::Open(endpoint)) = (socket.id, &mut socket.kind) else { return };
+        let (socket, SocketKind::Open(endpoint)) = (socket.id, &mut socket.kind) else { return };
         let group = group.filter(|&group| group != COPY_GROUP && endpoint.datagrams.is_none());
         let before = core::mem::replace(&mut endpoint.bounded_by, group);
         if before == group {
@@ -408,7 +411,7 @@ impl Engine {
     }
 
     fn notify(&mut self) {
-        self.tell_waiting();
+        self.post_waiting();
         while self.completions.free() > 0
             && let Some(group) = self.gone.pop_front()
         {
@@ -439,7 +442,7 @@ impl Engine {
     }
 
     /// Posts completions that found no room before, as far as there is room now.
-    fn tell_waiting(&mut self) {
+    fn post_waiting(&mut self) {
         while self.completions.free() > 0
             && let Some(completion) = self.waiting.pop_front()
         {

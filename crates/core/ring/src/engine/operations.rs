@@ -5,10 +5,10 @@ use std::net::{Shutdown, SocketAddr};
 use pagewire_mem::{Completion as Hold, Frag, FragVec, Instant};
 use pagewire_stack::{Error, Readiness, SendFlags, Stack};
 
-use super::park::Scarce;
+use super::park::RoomKind;
 use super::{
     Accept, EBADF, EBUSY, ECANCELED, EFAULT, EINVAL, ENOBUFS, ENOENT, EOPNOTSUPP, Endpoint, Engine,
-    Kind, Need, Outcome, Receive, Send, Socket,
+    Receive, RoomNeed, Send, Served, Socket, SocketKind,
 };
 use crate::layout::{COPY_GROUP, Completion, Op, Submission};
 use crate::limits::{MAX_SEND_BYTES, MAX_SENDS};
@@ -60,7 +60,8 @@ impl Engine {
 
     /// Whether there is room to answer a submission.
     pub(super) fn can_answer(&mut self) -> bool {
-        // One for the answer, and those that a close or a cancel ends; waiting ones come first.
+        // Room for the answer and for the operations that a close or a cancel ends; completions that
+        // wait come first.
         self.completions.free() >= 4 && self.waiting.is_empty()
     }
 
@@ -85,7 +86,7 @@ impl Engine {
                     return Err(EOPNOTSUPP);
                 }
                 endpoint.shutdown = true;
-                self.look_at(target);
+                self.mark_ready(target);
                 Ok(Some(0))
             }
             Op::Close => self.close(now, stack, target),
@@ -101,20 +102,20 @@ impl Engine {
 
     pub(super) fn endpoint(&mut self, handle: u64) -> Result<&mut Endpoint, i32> {
         match &mut self.sockets.get_mut(handle).ok_or(EBADF)?.kind {
-            Kind::Open(endpoint) => Ok(endpoint),
-            Kind::Listener { .. } => Err(EOPNOTSUPP),
-            Kind::Connecting { .. } => Err(EBADF),
+            SocketKind::Open(endpoint) => Ok(endpoint),
+            SocketKind::Listener { .. } => Err(EOPNOTSUPP),
+            SocketKind::Connecting { .. } => Err(EBADF),
         }
     }
 
     fn accept(&mut self, target: u64, wanted: Accept) -> Answer {
         let socket = self.sockets.get_mut(target).ok_or(EBADF)?;
-        let Kind::Listener { accept } = &mut socket.kind else { return Err(EINVAL) };
+        let SocketKind::Listener { accept } = &mut socket.kind else { return Err(EINVAL) };
         if accept.is_some() {
             return Err(EBUSY);
         }
         *accept = Some(wanted);
-        self.look_at(target);
+        self.mark_ready(target);
         Ok(None)
     }
 
@@ -125,7 +126,7 @@ impl Engine {
         }
         endpoint.receive = Some(wanted);
         self.bound(now, stack, target, Some(wanted.group));
-        self.look_at(target);
+        self.mark_ready(target);
         Ok(None)
     }
 
@@ -154,7 +155,7 @@ impl Engine {
         if len > MAX_SEND_BYTES {
             return Err(EINVAL);
         }
-        // For a stream nothing to do; a datagram may be empty.
+        // An empty send on a stream does nothing; a datagram may be empty.
         if len == 0 && !datagram {
             return Ok(Some(0));
         }
@@ -167,7 +168,7 @@ impl Engine {
             send.hold = Some(hold);
         }
         self.endpoint(target)?.sends.push_back(owner);
-        self.look_at(target);
+        self.mark_ready(target);
         Ok(None)
     }
 
@@ -182,13 +183,13 @@ impl Engine {
             ..Completion::default()
         };
         match socket.kind {
-            Kind::Listener { accept: Some(accept) } => self.post(canceled(accept.user_data)),
-            Kind::Listener { .. } => {}
-            Kind::Connecting { user_data } => {
+            SocketKind::Listener { accept: Some(accept) } => self.post(canceled(accept.user_data)),
+            SocketKind::Listener { .. } => {}
+            SocketKind::Connecting { user_data } => {
                 self.connecting.retain(|handle| *handle != target);
                 self.post(Completion { handle: 0, ..canceled(user_data) });
             }
-            Kind::Open(mut endpoint) => {
+            SocketKind::Open(mut endpoint) => {
                 self.count_dropped(stack, socket.id, &mut endpoint);
                 if let Some(receive) = endpoint.receive {
                     self.post(canceled(receive.user_data));
@@ -205,14 +206,14 @@ impl Engine {
     fn cancel(&mut self, target: u64, what: u64) -> Answer {
         let socket = self.sockets.get_mut(target).ok_or(EBADF)?;
         let found = match &mut socket.kind {
-            Kind::Listener { accept } => {
+            SocketKind::Listener { accept } => {
                 accept.take_if(|accept| accept.user_data == what).is_some()
             }
-            Kind::Open(endpoint) => {
+            SocketKind::Open(endpoint) => {
                 endpoint.receive.take_if(|receive| receive.user_data == what).is_some()
             }
             // The application does not have the handle yet.
-            Kind::Connecting { .. } => return Err(EBADF),
+            SocketKind::Connecting { .. } => return Err(EBADF),
         };
         if !found {
             return Err(ENOENT);
@@ -228,29 +229,29 @@ impl Engine {
         now: Instant,
         stack: &mut Stack,
         handle: u64,
-    ) -> Outcome {
+    ) -> Served {
         loop {
-            let Some(socket) = self.sockets.get_mut(handle) else { return Outcome::Idle };
-            let (id, Kind::Listener { accept }) = (socket.id, &mut socket.kind) else {
-                return Outcome::Idle;
+            let Some(socket) = self.sockets.get_mut(handle) else { return Served::Idle };
+            let (id, SocketKind::Listener { accept }) = (socket.id, &mut socket.kind) else {
+                return Served::Idle;
             };
-            let Some(Accept { user_data, multishot }) = *accept else { return Outcome::Idle };
+            let Some(Accept { user_data, multishot }) = *accept else { return Served::Idle };
             if self.completions.free() == 0 {
                 self.counters.ring_waits += 1;
-                return Outcome::Stuck(Need::some(Scarce::Completions));
+                return Served::Stuck(RoomNeed::some(RoomKind::Completions));
             }
             let accepted = match stack.as_listener(id).and_then(|mut listener| listener.accept()) {
-                Err(Error::WouldBlock) => return Outcome::Idle,
+                Err(Error::WouldBlock) => return Served::Idle,
                 accepted => accepted,
             };
             let adopted = accepted.and_then(|(connection, _)| {
-                let handle = self.own(now, stack, connection, Kind::Open(Box::default()))?;
-                self.look_at(handle);
+                let handle = self.own(now, stack, connection, SocketKind::Open(Box::default()))?;
+                self.mark_ready(handle);
                 Ok(handle)
             });
             let goes_on = multishot && adopted.is_ok();
             if !goes_on
-                && let Some(Socket { kind: Kind::Listener { accept }, .. }) =
+                && let Some(Socket { kind: SocketKind::Listener { accept }, .. }) =
                     self.sockets.get_mut(handle)
             {
                 *accept = None;
@@ -274,7 +275,7 @@ impl Engine {
     pub(super) fn serve_sends(&mut self, now: Instant, stack: &mut Stack, handle: u64) {
         loop {
             let Some(socket) = self.sockets.get_mut(handle) else { return };
-            let (id, Kind::Open(endpoint)) = (socket.id, &mut socket.kind) else { return };
+            let (id, SocketKind::Open(endpoint)) = (socket.id, &mut socket.kind) else { return };
             let Some(&owner) = endpoint.sends.front() else {
                 if endpoint.shutdown {
                     let writable = stack
@@ -295,7 +296,7 @@ impl Engine {
                 None => stack
                     .as_tcp(id)
                     .and_then(|mut tcp| tcp.send(now, &mut send.frags, SendFlags::empty())),
-                // All or nothing, and never later.
+                // A datagram is queued whole or not at all, and never later.
                 Some(_) => stack
                     .as_udp(id)
                     .and_then(|mut udp| udp.send(now, core::mem::take(&mut send.frags), send.to)),

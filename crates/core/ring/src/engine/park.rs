@@ -1,38 +1,39 @@
-//! Sockets that wait for room in a ring. Each costs one check, and another at an event or room.
+//! Parking: sockets that wait for room in a ring. A parked socket costs one check when room comes, or at
+//! an event, and nothing until then.
 
 use std::collections::VecDeque;
 
 use pagewire_mem::Instant;
 use pagewire_stack::Stack;
 
-use super::{Engine, Kind};
+use super::{Engine, SocketKind};
 use crate::group::Group;
 use crate::layout::COPY_GROUP;
 
-/// What a socket waits for, and how much of it: a stream the least, a datagram all.
+/// The room that a socket waits for: a stream needs some, a datagram room for all of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Need {
-    pub(super) what: Scarce,
+pub(super) struct RoomNeed {
+    pub(super) what: RoomKind,
     pub(super) least: usize,
 }
 
-impl Need {
-    /// The least amount.
-    pub(super) const fn some(what: Scarce) -> Self {
+impl RoomNeed {
+    /// Any room of this kind.
+    pub(super) const fn some(what: RoomKind) -> Self {
         Self { what, least: 1 }
     }
 }
 
-/// The kinds of room.
+/// A kind of room in the application's rings and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scarce {
+pub(super) enum RoomKind {
     Completions,
     Entries,
     /// Bytes of the copy group.
     Copies,
 }
 
-const ALL: [Scarce; 3] = [Scarce::Completions, Scarce::Entries, Scarce::Copies];
+const ALL: [RoomKind; 3] = [RoomKind::Completions, RoomKind::Entries, RoomKind::Copies];
 
 /// Handles by what they wait for and how much, the longest wait first; they may be stale.
 #[derive(Default)]
@@ -43,7 +44,7 @@ impl Parked {
         self.0.iter().all(VecDeque::is_empty)
     }
 
-    fn list(&mut self, what: Scarce) -> Option<&mut VecDeque<(u64, usize)>> {
+    fn list(&mut self, what: RoomKind) -> Option<&mut VecDeque<(u64, usize)>> {
         self.0.get_mut(what as usize)
     }
 }
@@ -52,8 +53,8 @@ impl Parked {
 const STALE: usize = 64;
 
 impl Engine {
-    /// Serves the socket again when there is what it needs.
-    pub(super) fn park(&mut self, handle: u64, need: Need) {
+    /// Serves the socket again when there is the room that it needs.
+    pub(super) fn park(&mut self, handle: u64, need: RoomNeed) {
         let (sockets, bit) = (&mut self.sockets, 1 << need.what as u8);
         let Some(socket) = sockets.get_mut(handle).filter(|socket| socket.parked & bit == 0) else {
             return;
@@ -92,22 +93,22 @@ impl Engine {
     /// Whether the socket still waits.
     fn waits(&mut self, handle: u64) -> bool {
         self.sockets.get_mut(handle).is_some_and(|socket| match &socket.kind {
-            Kind::Open(endpoint) => endpoint.receive.is_some(),
+            SocketKind::Open(endpoint) => endpoint.receive.is_some(),
             _ => true,
         })
     }
 
-    /// Whether other sockets wait for this, and come first.
-    pub(super) fn others_wait(&self, what: Scarce) -> bool {
+    /// Whether other sockets wait for this kind of room, and come first.
+    pub(super) fn others_wait(&self, what: RoomKind) -> bool {
         !self.unparking && self.parked.0.get(what as usize).is_some_and(|list| !list.is_empty())
     }
 
-    /// How much there is.
-    fn left_of(&mut self, what: Scarce) -> usize {
+    /// The room of this kind that there is now.
+    fn left_of(&mut self, what: RoomKind) -> usize {
         match what {
-            Scarce::Completions => self.completions.free(),
-            Scarce::Entries => self.entries.free(),
-            Scarce::Copies => {
+            RoomKind::Completions => self.completions.free(),
+            RoomKind::Entries => self.entries.free(),
+            RoomKind::Copies => {
                 let group = self.groups.get_mut(usize::from(COPY_GROUP)).and_then(Option::as_mut);
                 group.map_or(0, Group::room_for_copies)
             }

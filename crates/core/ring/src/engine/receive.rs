@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use pagewire_mem::{CopyReason, Frag, Instant, PAGE_SIZE};
 use pagewire_stack::{Error, RecvFlags, SocketId, Stack};
 
-use super::park::Scarce;
-use super::{Endpoint, Engine, Kind, Need, Outcome, Receive};
+use super::park::RoomKind;
+use super::{Endpoint, Engine, Receive, RoomNeed, Served, SocketKind};
 use crate::counters::Counters;
 use crate::group::{Group, Memory};
 use crate::layout::{COPY_GROUP, Completion, Entry};
@@ -15,31 +15,26 @@ use crate::ring::Producer;
 
 impl Engine {
     /// Delivers the received bytes of a socket, as far as they are wanted and there is room.
-    pub(super) fn serve_receive(
-        &mut self,
-        now: Instant,
-        stack: &mut Stack,
-        handle: u64,
-    ) -> Outcome {
+    pub(super) fn serve_receive(&mut self, now: Instant, stack: &mut Stack, handle: u64) -> Served {
         let runs = match self.endpoint(handle) {
             Ok(Endpoint { datagrams: None, .. }) => RUNS_PER_TURN,
             Ok(_) => DATAGRAMS_PER_TURN,
-            Err(_) => return Outcome::Idle,
+            Err(_) => return Served::Idle,
         };
         for _ in 0..runs {
             if let Some(outcome) = self.receive_some(now, stack, handle) {
                 return outcome;
             }
         }
-        Outcome::Again
+        Served::Again
     }
 
     /// Delivers the bytes of one completion; returns how this socket's turn ends, if it does.
-    fn receive_some(&mut self, now: Instant, stack: &mut Stack, handle: u64) -> Option<Outcome> {
-        let others = [Scarce::Entries, Scarce::Copies].map(|what| self.others_wait(what));
-        let idle = Some(Outcome::Idle);
+    fn receive_some(&mut self, now: Instant, stack: &mut Stack, handle: u64) -> Option<Served> {
+        let others = [RoomKind::Entries, RoomKind::Copies].map(|what| self.others_wait(what));
+        let idle = Some(Served::Idle);
         let Some(socket) = self.sockets.get_mut(handle) else { return idle };
-        let (id, Kind::Open(endpoint)) = (socket.id, &mut socket.kind) else { return idle };
+        let (id, SocketKind::Open(endpoint)) = (socket.id, &mut socket.kind) else { return idle };
         let Some(receive) = endpoint.receive else { return idle };
         let mut delivery = Delivery {
             groups: &mut self.groups,
@@ -53,11 +48,11 @@ impl Engine {
         };
         if self.completions.free() == 0 {
             delivery.counters.ring_waits += 1;
-            return Some(Outcome::Stuck(Need::some(Scarce::Completions)));
+            return Some(Served::Stuck(RoomNeed::some(RoomKind::Completions)));
         }
         // An empty datagram, an error and the end of a datagram socket take no entries.
         if endpoint.datagrams.is_none() && delivery.room() == 0 {
-            return Some(Outcome::Stuck(delivery.wait(Scarce::Entries, 1)));
+            return Some(Served::Stuck(delivery.wait(RoomKind::Entries, 1)));
         }
         if !endpoint.take(now, stack, id, &receive, &mut self.scratch) {
             return idle;
@@ -65,7 +60,7 @@ impl Engine {
         if endpoint.datagrams.is_some()
             && let Some(need) = delivery.room_for(&endpoint.pending, receive.group)
         {
-            return Some(Outcome::Stuck(need));
+            return Some(Served::Stuck(need));
         }
         let blocked = delivery.run(stack, &mut endpoint.pending, receive.group);
         let Delivery { bytes, written, copied, .. } = delivery;
@@ -79,7 +74,7 @@ impl Engine {
         };
         let (blocked, over) = match &mut endpoint.datagrams {
             Some(datagrams) => {
-                let over = !datagrams.tell(stack, id, &mut completion, &mut self.counters);
+                let over = !datagrams.report(stack, id, &mut completion, &mut self.counters);
                 // The rest of a datagram was not wanted.
                 endpoint.pending.clear();
                 // An error is reported once, and the socket goes on.
@@ -90,14 +85,14 @@ impl Engine {
             None => {
                 let end = endpoint.end.filter(|_| endpoint.pending.is_empty());
                 if bytes == 0 && end.is_none() {
-                    return Some(blocked.map_or(Outcome::Idle, Outcome::Stuck));
+                    return Some(blocked.map_or(Served::Idle, Served::Stuck));
                 }
                 // The end is reported alone, after all data; an error once.
                 let over = bytes == 0;
                 if over {
                     completion.result = error_of(end).unwrap_or(completion.result);
                 }
-                (blocked, over | endpoint.tell(stack, id, bytes, &mut completion))
+                (blocked, over | endpoint.report(stack, id, bytes, &mut completion))
             }
         };
         if over || !receive.multishot {
@@ -106,7 +101,7 @@ impl Engine {
             completion.flags |= Completion::MORE;
         }
         self.post(completion);
-        blocked.map(Outcome::Stuck)
+        blocked.map(Served::Stuck)
     }
 
     /// Counts the datagrams that a closed socket has dropped.
@@ -173,7 +168,13 @@ impl Endpoint {
     }
 
     /// Reports `bytes` bytes of a stream; `true`: the receive is complete.
-    fn tell(&mut self, stack: &mut Stack, id: SocketId, bytes: u64, told: &mut Completion) -> bool {
+    fn report(
+        &mut self,
+        stack: &mut Stack,
+        id: SocketId,
+        bytes: u64,
+        reported: &mut Completion,
+    ) -> bool {
         if bytes == 0 {
             return false;
         }
@@ -184,18 +185,18 @@ impl Endpoint {
         });
         let waiting = !self.pending.is_empty()
             || stack.as_tcp(id).map(|tcp| tcp.queued()).is_ok_and(|n| n > 0);
-        told.flags |= if limit { Completion::LIMIT } else { 0 };
-        told.flags |= if waiting { Completion::NONEMPTY } else { 0 };
+        reported.flags |= if limit { Completion::LIMIT } else { 0 };
+        reported.flags |= if waiting { Completion::NONEMPTY } else { 0 };
         limit
     }
 }
 
-/// A delivery: what it needs, and its result.
+/// The delivery of one socket's bytes: the rings and groups that it uses, and its result.
 struct Delivery<'a> {
     groups: &'a mut [Option<Group>],
     entries: &'a mut Producer<Entry>,
     counters: &'a mut Counters,
-    /// Others wait for entries, for copies, and come first.
+    /// Whether other sockets wait for entries, and for copies, and come first.
     others_wait: [bool; 2],
     /// Bytes that are still wanted. An earlier receive may have taken more than it delivered.
     left: u64,
@@ -206,7 +207,12 @@ struct Delivery<'a> {
 
 impl Delivery<'_> {
     /// Delivers pending bytes, as far as they are wanted; returns what the rest lacks, if anything.
-    fn run(&mut self, stack: &mut Stack, pending: &mut VecDeque<Frag>, group: u16) -> Option<Need> {
+    fn run(
+        &mut self,
+        stack: &mut Stack,
+        pending: &mut VecDeque<Frag>,
+        group: u16,
+    ) -> Option<RoomNeed> {
         while let Some(frag) = pending.front_mut() {
             let wanted = usize::try_from(self.left - self.bytes).unwrap_or(usize::MAX);
             if wanted == 0 {
@@ -214,7 +220,7 @@ impl Delivery<'_> {
             }
             let room = self.room();
             if room == 0 {
-                return Some(self.wait(Scarce::Entries, 1));
+                return Some(self.wait(RoomKind::Entries, 1));
             }
             if frag.len() > wanted {
                 let front = frag.split_to(wanted);
@@ -233,7 +239,7 @@ impl Delivery<'_> {
                 None => {
                     let n = self.copy(stack, frag, room);
                     if n == 0 {
-                        return Some(self.wait(Scarce::Copies, 1));
+                        return Some(self.wait(RoomKind::Copies, 1));
                     }
                     frag.advance(n);
                     self.copied = true;
@@ -248,8 +254,8 @@ impl Delivery<'_> {
         None
     }
 
-    /// What is missing to deliver a datagram whole.
-    fn room_for(&mut self, pending: &VecDeque<Frag>, group: u16) -> Option<Need> {
+    /// The room that is missing to deliver a datagram whole, if any.
+    fn room_for(&mut self, pending: &VecDeque<Frag>, group: u16) -> Option<RoomNeed> {
         let wanted = usize::try_from(self.left).unwrap_or(usize::MAX);
         let (mut bytes, mut entries, mut copies) = (0, 0, 0);
         for frag in pending {
@@ -262,18 +268,18 @@ impl Delivery<'_> {
         // A datagram that does not fit an empty ring is truncated.
         let entries = entries.min(self.entries.capacity());
         if self.room() < entries {
-            return Some(self.wait(Scarce::Entries, entries));
+            return Some(self.wait(RoomKind::Entries, entries));
         }
-        (self.room_for_copies() < copies).then(|| self.wait(Scarce::Copies, copies))
+        (self.room_for_copies() < copies).then(|| self.wait(RoomKind::Copies, copies))
     }
 
     /// Notes that the socket has to wait.
-    fn wait(&mut self, what: Scarce, least: usize) -> Need {
+    fn wait(&mut self, what: RoomKind, least: usize) -> RoomNeed {
         match what {
-            Scarce::Copies => self.counters.copy_waits += 1,
+            RoomKind::Copies => self.counters.copy_waits += 1,
             _ => self.counters.ring_waits += 1,
         }
-        Need { what, least }
+        RoomNeed { what, least }
     }
 
     /// Entries that there is room for.

@@ -1,4 +1,5 @@
-//! Registration of memory and rings.
+//! Registration of memory and rings: the checks, the resulting groups, and the ends that the application
+//! gets.
 //!
 //! On a pair nothing places payload for free. [`Engine::register_lent`] therefore registers the sender's
 //! memory, which nobody copies; a queue of `Queues` copies into the region, as the device.
@@ -218,7 +219,7 @@ impl Engine {
         // Claims the region, so that it cannot become a pool.
         region.frag(0, 0).map_err(RegisterError::InUse)?;
         match self.send_groups.get_mut(id) {
-            Some(place) => *place = Some(region),
+            Some(slot) => *slot = Some(region),
             None => self.send_groups.push(Some(region)),
         }
         Ok(id as u16)
@@ -257,8 +258,8 @@ impl Engine {
     /// [`RegisterError::NoGroup`], also for a group whose memory is in use.
     pub fn discard(&mut self, group: u16) -> Result<(), RegisterError> {
         match self.groups.get_mut(usize::from(group)) {
-            Some(place) if group != COPY_GROUP && place.as_ref().is_some_and(Group::is_home) => {
-                *place = None;
+            Some(slot) if group != COPY_GROUP && slot.as_ref().is_some_and(Group::is_home) => {
+                *slot = None;
                 Ok(())
             }
             _ => Err(RegisterError::NoGroup(group)),
@@ -334,7 +335,7 @@ impl Engine {
 
     fn put(&mut self, id: u16, group: Group) {
         match self.groups.get_mut(usize::from(id)) {
-            Some(place) => *place = Some(group),
+            Some(slot) => *slot = Some(group),
             None => self.groups.push(Some(group)),
         }
     }

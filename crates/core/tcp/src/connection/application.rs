@@ -8,7 +8,7 @@ use crate::connection::Connection;
 use crate::error::TcpError;
 use crate::inbound::InFlags;
 use crate::inbound::receive_queue::Parts;
-use crate::inbound::urgent::{Bounds, Urgent, UrgentIn};
+use crate::inbound::urgent::{ReadBounds, Urgent, UrgentIn};
 use crate::io_flags::{RecvFlags, SendFlags};
 use crate::life::state::{Event, State};
 use crate::limits::MAX_SEND_BUFFER;
@@ -357,7 +357,7 @@ impl Connection {
     }
 
     /// The bounds of a read of up to `max` bytes, or why there is nothing to read.
-    fn begin_reading(&mut self, max: usize, flags: RecvFlags) -> Result<Bounds, TcpError> {
+    fn begin_reading(&mut self, max: usize, flags: RecvFlags) -> Result<ReadBounds, TcpError> {
         let bounds = self.inbound.bounds(&self.path, max, flags);
         if self.inbound.queue.queued() > bounds.skip {
             return Ok(bounds);
@@ -365,7 +365,7 @@ impl Connection {
         // Only an urgent byte is queued: skips it.
         self.inbound.drop_queued(bounds.skip);
         self.inbound.forget_urgent();
-        const END: Bounds = Bounds { skip: 0, max: 0 };
+        const END: ReadBounds = ReadBounds { skip: 0, max: 0 };
         // As in Linux: after the peer's FIN a read returns the end, not a later error.
         if self.inbound.has_fin() {
             return Ok(END);

@@ -10,7 +10,7 @@ use crate::io_flags::SendFlags;
 use crate::limits::{MAX_SEND_BUFFER, SUPER_FRAME_SEGMENTS};
 use crate::options::MAX_OPTIONS_LEN;
 use crate::outbound::OutFlags;
-use crate::outbound::account::Limit;
+use crate::outbound::account::SendLimit;
 use crate::outbound::ecn::EcnFlags;
 use crate::outbound::loss::CaState;
 use crate::seq::Seq;
@@ -113,7 +113,7 @@ impl Connection {
             && self.life.error.is_none()
             && self.life.reset.is_none()
             && self.path.state().can_send()
-            && self.out.limit != Limit::Idle
+            && self.out.limit != SendLimit::Idle
             && self.out.queue.has_room_for(1);
         if !ready {
             return None;

@@ -13,8 +13,8 @@ use crate::life::Reset;
 use crate::life::state::State;
 use crate::options::{SackBlocks, TcpOptions};
 use crate::outbound::ecn::EcnFlags;
-use crate::outbound::mtu_probe::ProbeStep;
-use crate::outbound::recovery::Resend;
+use crate::outbound::mtu_probe::MtuProbeStep;
+use crate::outbound::recovery::RexmitMode;
 use crate::outbound::{OutFlags, Outgoing};
 use crate::segment::SegmentOut;
 use crate::seq::Seq;
@@ -98,7 +98,7 @@ impl Connection {
             }
             // Lost data waits until new data has been tried (RFC 5682 section 3.1 step 2b).
             let recovery = self.out.transfer.recovery.as_ref();
-            if recovery.is_some_and(|r| r.resend == Resend::NewFirst) {
+            if recovery.is_some_and(|r| r.resend == RexmitMode::NewFirst) {
                 if let Some(segment) = self.poll_new(now) {
                     return Some(segment);
                 }
@@ -107,9 +107,9 @@ impl Connection {
             let segment = match self.poll_lost(now) {
                 Some(again) => Some(again),
                 None => match self.out.probe_mtu(&self.path, now, self.inbound.queue.has_gaps()) {
-                    ProbeStep::No => self.poll_new(now),
-                    ProbeStep::Wait => None,
-                    ProbeStep::Send(probe) => {
+                    MtuProbeStep::No => self.poll_new(now),
+                    MtuProbeStep::Wait => None,
+                    MtuProbeStep::Send(probe) => {
                         self.inbound.note_answer(now);
                         Some(self.build_payload(now, probe))
                     }

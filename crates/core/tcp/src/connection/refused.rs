@@ -12,8 +12,8 @@ use pagewire_mem::Instant;
 
 use crate::connection::Connection;
 use crate::limits::REFUSED_RETRY_MS;
-use crate::outbound::loss::{CaState, Due};
-use crate::outbound::{OutFlags, Refused};
+use crate::outbound::loss::{CaState, PendingTimer};
+use crate::outbound::{DeviceRefusals, OutFlags};
 use crate::seq::Seq;
 
 impl Connection {
@@ -69,7 +69,7 @@ impl Connection {
             return self.time_out();
         }
         let tries = refused.tries.saturating_add(1);
-        self.out.transfer.rare().refused = Some(Refused { retry_at: now, tries, ..refused });
+        self.out.transfer.rare().refused = Some(DeviceRefusals { retry_at: now, tries, ..refused });
     }
 
     /// Nothing new leaves for a while.
@@ -77,8 +77,10 @@ impl Connection {
         let first = now + self.persist_interval();
         let again = now + self.within_user_timeout(now, Duration::from_millis(REFUSED_RETRY_MS));
         let refused = match self.out.refused(&self.path) {
-            None => Refused { since: now, retry_at: first, tries: 0 },
-            Some(refused) if refused.retry_at <= now => Refused { retry_at: again, ..refused },
+            None => DeviceRefusals { since: now, retry_at: first, tries: 0 },
+            Some(refused) if refused.retry_at <= now => {
+                DeviceRefusals { retry_at: again, ..refused }
+            }
             Some(refused) => refused,
         };
         self.out.transfer.rare().refused = Some(refused);
@@ -100,7 +102,7 @@ impl Connection {
             self.out.transfer.loss.retries = (self.out.transfer.loss.retries - 1).max(1);
         }
         let wait = self.out.transfer.rtt.rto().min(Duration::from_millis(REFUSED_RETRY_MS));
-        self.out.transfer.loss.due = Due::Rto;
+        self.out.transfer.loss.due = PendingTimer::Rto;
         self.out.transfer.retransmit.set(now + self.within_user_timeout(now, wait));
     }
 

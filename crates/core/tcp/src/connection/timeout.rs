@@ -11,7 +11,7 @@ use crate::life::state::{Event, State};
 use crate::life::{LifeFlags, Reset};
 use crate::limits::FLUSH_AFTER_MS;
 use crate::outbound::OutFlags;
-use crate::outbound::loss::Due;
+use crate::outbound::loss::PendingTimer;
 use crate::shared::Env;
 
 impl Connection {
@@ -37,9 +37,9 @@ impl Connection {
             } else if self.out.transfer.retransmit.pop(now) {
                 self.out.flags.remove(OutFlags::REFUSED);
                 match self.out.transfer.loss.due {
-                    Due::Rto => self.on_retransmit_timer(now),
-                    Due::Probe => self.out.transfer.on_probe_timer(now),
-                    Due::Reorder => self.out.transfer.on_reordering_timer(now),
+                    PendingTimer::Rto => self.on_retransmit_timer(now),
+                    PendingTimer::Probe => self.out.transfer.on_probe_timer(now),
+                    PendingTimer::Reorder => self.out.transfer.on_reordering_timer(now),
                 }
             } else if self.out.persist.pop(now) {
                 self.on_persist_timer(now);

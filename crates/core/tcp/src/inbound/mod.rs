@@ -12,7 +12,7 @@ use crate::config::{Config, LinkLimits};
 use crate::header::TcpHeader;
 use crate::inbound::ack::AckState;
 use crate::inbound::receive_queue::{Inserted, ReceiveQueue};
-use crate::inbound::tuning::Tuning;
+use crate::inbound::tuning::BufferTuning;
 use crate::inbound::urgent::UrgentIn;
 use crate::limits::{DEFAULT_MSS, MIN_SEND_MSS};
 use crate::path::Path;
@@ -38,7 +38,7 @@ pub(crate) struct Inbound {
     pub(crate) buffer: u32,
     pub(crate) ssthresh: u32,
     /// Measurements for the receive buffer, once data has arrived.
-    pub(crate) tuning: Option<Box<Tuning>>,
+    pub(crate) tuning: Option<Box<BufferTuning>>,
     pub(crate) data_at: Instant,
     /// Payload of the peer's full wire segments, by estimate.
     pub(crate) mss: u16,
@@ -50,7 +50,7 @@ pub(crate) struct Inbound {
     /// Segments received, and those of them with payload.
     pub(crate) segments_in: u32,
     pub(crate) data_segments_in: u32,
-    pub(crate) rare: Option<Box<Rare>>,
+    pub(crate) rare: Option<Box<RareInbound>>,
 }
 
 bitflags::bitflags! {
@@ -68,7 +68,7 @@ bitflags::bitflags! {
 
 /// State that few connections need. Boxed to keep the others small.
 #[derive(Debug, Default)]
-pub(crate) struct Rare {
+pub(crate) struct RareInbound {
     /// Bytes of memory that the application took by reference and has not returned.
     pub(crate) kept: u32,
     /// The urgent byte that the peer has announced.
@@ -162,7 +162,7 @@ impl Inbound {
     pub(crate) fn shrink(&mut self) {
         self.queue.shrink();
         self.tuning = None;
-        let needless = |r: &Rare| {
+        let needless = |r: &RareInbound| {
             let limits_challenges = r.challenge_after != Instant::default();
             let waits = r.urgent_in.is_some() || r.dsack.is_some() || r.shrunk.is_some();
             r.kept == 0 && !waits && !limits_challenges
@@ -172,7 +172,7 @@ impl Inbound {
         }
     }
 
-    pub(crate) fn rare(&mut self) -> &mut Rare {
+    pub(crate) fn rare(&mut self) -> &mut RareInbound {
         self.rare.get_or_insert_default()
     }
 

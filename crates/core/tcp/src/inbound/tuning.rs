@@ -20,7 +20,7 @@ const WORTH: u32 = 128;
 
 /// Measurements for the receive buffer. Only a connection that receives data has one.
 #[derive(Debug)]
-pub(crate) struct Tuning {
+pub(crate) struct BufferTuning {
     /// Microseconds, eight times; 0 before the first measurement.
     pub(crate) rtt: u32,
     /// When the number `rtt_seq` arrives, a round trip has passed since `rtt_at`.
@@ -35,7 +35,7 @@ pub(crate) struct Tuning {
     space_at: Instant,
 }
 
-impl Tuning {
+impl BufferTuning {
     fn on_rtt(&mut self, micros: u32, by_window: bool) {
         let sample = micros.clamp(1, u32::MAX / 8);
         self.rtt = match (self.rtt, by_window) {
@@ -73,7 +73,7 @@ impl Inbound {
             _ => None,
         };
         let tuning = self.tuning.get_or_insert_with(|| {
-            Box::new(Tuning {
+            Box::new(BufferTuning {
                 rtt: 0,
                 rtt_seq: next + window,
                 rtt_at: now,

@@ -40,7 +40,7 @@ pub(crate) enum Urgent {
     Read,
 }
 
-pub(crate) struct Bounds {
+pub(crate) struct ReadBounds {
     /// Bytes to skip first.
     pub(crate) skip: usize,
     /// Bytes to read at most.
@@ -117,13 +117,15 @@ impl Inbound {
     }
 
     /// The bounds of a read: it stops at the mark; one that begins there skips the urgent byte.
-    pub(crate) fn bounds(&self, path: &Path, max: usize, flags: RecvFlags) -> Bounds {
-        let Some(urgent) = self.urgent_in() else { return Bounds { skip: 0, max } };
+    pub(crate) fn bounds(&self, path: &Path, max: usize, flags: RecvFlags) -> ReadBounds {
+        let Some(urgent) = self.urgent_in() else { return ReadBounds { skip: 0, max } };
         match urgent.seq.saturating_since(self.copied()) as usize {
-            0 if path.config().oob_inline || self.queue.queued() == 0 => Bounds { skip: 0, max },
-            0 if flags.contains(RecvFlags::STOP_AT_URGENT) => Bounds { skip: 0, max: 0 },
-            0 => Bounds { skip: 1, max },
-            ahead => Bounds { skip: 0, max: max.min(ahead) },
+            0 if path.config().oob_inline || self.queue.queued() == 0 => {
+                ReadBounds { skip: 0, max }
+            }
+            0 if flags.contains(RecvFlags::STOP_AT_URGENT) => ReadBounds { skip: 0, max: 0 },
+            0 => ReadBounds { skip: 1, max },
+            ahead => ReadBounds { skip: 0, max: max.min(ahead) },
         }
     }
 

@@ -44,7 +44,7 @@ impl Inbound {
         self.edge.saturating_since(self.rcv_nxt())
     }
 
-    /// Bytes of the window in the last segment, which may be smaller: see `Rare::shrunk`.
+    /// Bytes of the window in the last segment, which may be smaller: see `RareInbound::shrunk`.
     #[inline]
     fn offered(&self) -> u32 {
         let edge = self.rare.as_ref().and_then(|rare| rare.shrunk).unwrap_or(self.edge);

@@ -10,7 +10,7 @@ use crate::segment::SegmentOut;
 
 /// The limit that sending waits for; each has a sum of times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Limit {
+pub(crate) enum SendLimit {
     /// Nothing is queued.
     #[default]
     Idle,
@@ -23,7 +23,7 @@ pub(crate) enum Limit {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Account {
+pub(crate) struct BusyTimes {
     pub(crate) since: Instant,
     /// Nanoseconds.
     pub(crate) busy: u64,
@@ -46,27 +46,27 @@ impl Outbound {
     /// Data was queued.
     #[inline]
     pub(crate) fn note_busy(&mut self, now: Instant) {
-        if self.limit == Limit::Idle {
-            self.set_limit(now, Limit::Busy);
+        if self.limit == SendLimit::Idle {
+            self.set_limit(now, SendLimit::Busy);
         }
     }
 
     /// Everything that can leave has left: notes what sending waits for.
     pub(crate) fn note_limit(&mut self, path: &Path, now: Instant) {
-        if self.limit == Limit::Idle && self.queue.len() == 0 {
+        if self.limit == SendLimit::Idle && self.queue.len() == 0 {
             return;
         }
         let unsent = self.unsent(path);
         let limit = if self.queue.len() == 0 {
-            Limit::Idle
+            SendLimit::Idle
         } else if unsent == 0 {
             let waits = self.flags.contains(OutFlags::WAITS_FOR_ROOM) && path.state().can_send();
-            if waits { Limit::Buffer } else { Limit::Busy }
+            if waits { SendLimit::Buffer } else { SendLimit::Busy }
         } else {
             let allowed = self.transfer.send_edge().saturating_since(self.transfer.snd.nxt);
             let by_peer = self.transfer.packets_in_flight() < self.transfer.congestion.cwnd()
                 && allowed < unsent.min(self.transfer.send_mss(path));
-            if by_peer { Limit::Window } else { Limit::Busy }
+            if by_peer { SendLimit::Window } else { SendLimit::Busy }
         };
         if limit != self.limit {
             self.set_limit(now, limit);
@@ -74,13 +74,13 @@ impl Outbound {
     }
 
     #[inline]
-    fn set_limit(&mut self, now: Instant, limit: Limit) {
+    fn set_limit(&mut self, now: Instant, limit: SendLimit) {
         let passed = now.saturating_since(self.account.since);
         match self.limit {
-            Limit::Idle => {}
-            Limit::Busy => self.account.busy += passed.as_nanos() as u64,
-            Limit::Window => self.transfer.rare().window_limited += passed,
-            Limit::Buffer => self.transfer.rare().buffer_limited += passed,
+            SendLimit::Idle => {}
+            SendLimit::Busy => self.account.busy += passed.as_nanos() as u64,
+            SendLimit::Window => self.transfer.rare().window_limited += passed,
+            SendLimit::Buffer => self.transfer.rare().buffer_limited += passed,
         }
         self.account.since = now;
         self.limit = limit;
@@ -94,10 +94,10 @@ impl Outbound {
             (times[1], times[2]) = (rare.window_limited, rare.buffer_limited);
         }
         match self.limit {
-            Limit::Idle => {}
-            Limit::Busy => times[0] += running,
-            Limit::Window => times[1] += running,
-            Limit::Buffer => times[2] += running,
+            SendLimit::Idle => {}
+            SendLimit::Busy => times[0] += running,
+            SendLimit::Window => times[1] += running,
+            SendLimit::Buffer => times[2] += running,
         }
         times[0] += times[1] + times[2];
         times

@@ -11,7 +11,7 @@ use crate::life::state::State;
 use crate::outbound::ecn::EcnFlags;
 use crate::outbound::flight::{Delivered, Mark};
 use crate::outbound::loss::CaState;
-use crate::outbound::recovery::{AckFlags, AckInfo, Resend};
+use crate::outbound::recovery::{AckFlags, AckInfo, RexmitMode};
 use crate::outbound::{Outbound, Transfer};
 use crate::path::Path;
 use crate::seq::Seq;
@@ -195,7 +195,7 @@ impl Transfer {
     fn react(&mut self, path: &Path, ack: &mut AckInfo) {
         let echo = ack.flags.contains(AckFlags::ECE);
         if let Some(recovery) = self.recovery.as_deref_mut() {
-            recovery.resend = Resend::No;
+            recovery.resend = RexmitMode::No;
             self.adapt_reordering_window(ack);
             self.take_probe_answer(ack);
         }

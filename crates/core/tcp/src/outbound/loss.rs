@@ -25,7 +25,7 @@ pub enum CaState {
 
 /// The meaning of the retransmission timer. As in Linux, the three share one timer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(crate) enum PendingTimer {
     /// The retransmission timeout (RFC 6298).
     #[default]
     Rto,
@@ -74,7 +74,7 @@ pub(crate) struct Loss {
     /// The congestion window was the limit in that round trip.
     pub(crate) cwnd_limited: bool,
     pub(crate) state: CaState,
-    pub(crate) due: Due,
+    pub(crate) due: PendingTimer,
     pub(crate) ecn: EcnFlags,
     /// Timeouts in a row without an answer: retransmissions, or probes.
     pub(crate) retries: u8,

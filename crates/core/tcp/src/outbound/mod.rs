@@ -20,7 +20,7 @@ use pagewire_mem::{FragVec, Instant};
 use crate::config::Config;
 use crate::header::{Flags, TcpHeader};
 use crate::limits::{DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_SEND_MSS};
-use crate::outbound::account::{Account, Limit};
+use crate::outbound::account::{BusyTimes, SendLimit};
 use crate::outbound::congestion::{Congestion, CongestionKind};
 use crate::outbound::ecn::Accurate;
 use crate::outbound::flight::Flight;
@@ -39,12 +39,12 @@ pub(crate) struct Outbound {
     pub(crate) flags: OutFlags,
     pub(crate) transfer: Transfer,
     pub(crate) queue: SendQueue,
-    pub(crate) limit: Limit,
+    pub(crate) limit: SendLimit,
     /// For zero-window probes (RFC 9293 section 3.8.6.1), and to flush a segment that is held back.
     pub(crate) persist: Timer,
     /// Doublings of the time between zero-window probes.
     pub(crate) persist_backoff: u8,
-    pub(crate) account: Account,
+    pub(crate) account: BusyTimes,
     /// End of the last segment sent that was not full (Minshall's variant of Nagle).
     pub(crate) small_end: Seq,
     /// End of the last data to send with PSH.
@@ -62,7 +62,7 @@ pub(crate) struct Outbound {
 /// Data that was sent, and the peer's answers: flight, loss recovery, congestion control.
 #[derive(Debug)]
 pub(crate) struct Transfer {
-    pub(crate) snd: Sender,
+    pub(crate) snd: SendSequence,
     pub(crate) flight: Flight,
     pub(crate) rtt: RttEstimator,
     pub(crate) congestion: Congestion,
@@ -73,8 +73,8 @@ pub(crate) struct Transfer {
     pub(crate) retransmit: Timer,
     /// The time at which data was sent last.
     pub(crate) sent_at: Instant,
-    pub(crate) stats: Stats,
-    pub(crate) rare: Option<Box<Rare>>,
+    pub(crate) stats: SendStats,
+    pub(crate) rare: Option<Box<RareOutbound>>,
 }
 
 bitflags::bitflags! {
@@ -105,7 +105,7 @@ bitflags::bitflags! {
 
 /// The send sequence variables (RFC 9293 section 3.3.1) and the peer's options.
 #[derive(Debug, Default)]
-pub(crate) struct Sender {
+pub(crate) struct SendSequence {
     pub(crate) iss: Seq,
     /// Oldest number not acknowledged.
     pub(crate) una: Seq,
@@ -137,7 +137,7 @@ pub(crate) struct Outgoing {
 
 /// Counts for [`Info`](crate::Info).
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Stats {
+pub(crate) struct SendStats {
     pub(crate) bytes_acked: u64,
     pub(crate) retransmits: u32,
     pub(crate) timeouts: u32,
@@ -147,7 +147,7 @@ pub(crate) struct Stats {
 
 /// Refusals of the device, until a segment arrives.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Refused {
+pub(crate) struct DeviceRefusals {
     /// The first refusal.
     pub(crate) since: Instant,
     /// When new data is tried again.
@@ -158,10 +158,10 @@ pub(crate) struct Refused {
 
 /// State that few connections need. Boxed to keep the others small.
 #[derive(Debug, Default)]
-pub(crate) struct Rare {
+pub(crate) struct RareOutbound {
     /// The number after the last urgent byte that we send.
     pub(crate) urgent_out: Option<Seq>,
-    pub(crate) refused: Option<Refused>,
+    pub(crate) refused: Option<DeviceRefusals>,
     /// The time since which the peer does not answer, with a user timeout.
     pub(crate) unanswered_since: Option<Instant>,
     /// The number after the data in our SYN: a segment that ends there has PSH set.
@@ -188,10 +188,10 @@ impl Outbound {
             flags,
             transfer: Transfer::new(now, config, iss),
             queue: SendQueue::new(first),
-            limit: Limit::Idle,
+            limit: SendLimit::Idle,
             persist: Timer::default(),
             persist_backoff: 0,
-            account: Account::default(),
+            account: BusyTimes::default(),
             small_end: iss,
             pushed: first,
             push_sent: first,
@@ -271,7 +271,7 @@ impl Outbound {
         self.transfer.flight.check(self.transfer.snd.una, self.transfer.snd.nxt);
     }
 
-    pub(crate) fn refused(&self, path: &Path) -> Option<Refused> {
+    pub(crate) fn refused(&self, path: &Path) -> Option<DeviceRefusals> {
         let refused = self.transfer.rare.as_ref()?.refused?;
         (refused.since >= path.last_received).then_some(refused)
     }
@@ -280,7 +280,13 @@ impl Outbound {
 impl Transfer {
     fn new(now: Instant, config: &Config, iss: Seq) -> Self {
         Self {
-            snd: Sender { iss, una: iss, nxt: iss, peer_mss: DEFAULT_MSS, ..Sender::default() },
+            snd: SendSequence {
+                iss,
+                una: iss,
+                nxt: iss,
+                peer_mss: DEFAULT_MSS,
+                ..SendSequence::default()
+            },
             flight: Flight::default(),
             rtt: RttEstimator::new(config.rto_min, config.rto_max),
             congestion: Congestion::new(
@@ -292,7 +298,7 @@ impl Transfer {
             recovery: None,
             retransmit: Timer::default(),
             sent_at: now,
-            stats: Stats::default(),
+            stats: SendStats::default(),
             rare: None,
         }
     }
@@ -306,7 +312,7 @@ impl Transfer {
         self.congestion.change(kind);
     }
 
-    pub(crate) fn rare(&mut self) -> &mut Rare {
+    pub(crate) fn rare(&mut self) -> &mut RareOutbound {
         self.rare.get_or_insert_default()
     }
 

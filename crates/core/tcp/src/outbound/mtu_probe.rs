@@ -27,19 +27,19 @@ pub(crate) struct MtuSearch {
     high: u16,
     /// The longest segment now.
     pub(crate) cap: u16,
-    pub(crate) probe: Option<Probe>,
+    pub(crate) probe: Option<MtuProbe>,
     /// When the range was reset.
     since: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Probe {
+pub(crate) struct MtuProbe {
     start: Seq,
     end: Seq,
     size: u16,
 }
 
-pub(crate) enum ProbeStep {
+pub(crate) enum MtuProbeStep {
     /// New data leaves as usual.
     No,
     /// New data waits until the probe fits the congestion window.
@@ -53,14 +53,14 @@ impl Outbound {
     ///
     /// RFC 4821 section 7.4, probing preconditions: no probe or loss is outstanding, the window has
     /// room, and there is enough data to detect the probe's loss. `has_gaps`: of the receive queue.
-    pub(crate) fn probe_mtu(&mut self, path: &Path, now: Instant, has_gaps: bool) -> ProbeStep {
-        let Some(search) = self.transfer.mtu() else { return ProbeStep::No };
+    pub(crate) fn probe_mtu(&mut self, path: &Path, now: Instant, has_gaps: bool) -> MtuProbeStep {
+        let Some(search) = self.transfer.mtu() else { return MtuProbeStep::No };
         let quiet = search.probe.is_none()
             && self.transfer.loss.state == CaState::Open
             && self.transfer.congestion.cwnd() >= MIN_MTU_PROBE_CWND
             && !has_gaps;
         let Some(probing) = path.config().mtu_probing.filter(|_| quiet) else {
-            return ProbeStep::No;
+            return MtuProbeStep::No;
         };
         let (low, high) = (search.low, search.high.min(path.link.mss));
         let size = low.midpoint(high);
@@ -69,29 +69,29 @@ impl Outbound {
         let len = u32::from(size).saturating_sub(options);
         if high < low || high - low < probing.threshold || len <= mss {
             self.transfer.search_again(path, now, probing);
-            return ProbeStep::No;
+            return MtuProbeStep::No;
         }
         let needed = len + (u32::from(self.transfer.loss.reordering) + 1) * mss;
         if self.unsent(path) < needed || self.transfer.snd.window < needed {
-            return ProbeStep::No;
+            return MtuProbeStep::No;
         }
         let in_flight = self.transfer.packets_in_flight();
         let room = self.transfer.send_edge().saturating_since(self.transfer.snd.nxt) >= needed;
         if !room || in_flight + 2 > self.transfer.congestion.cwnd() {
-            return if in_flight > 0 { ProbeStep::Wait } else { ProbeStep::No };
+            return if in_flight > 0 { MtuProbeStep::Wait } else { MtuProbeStep::No };
         }
         let start = self.transfer.snd.nxt;
         let (payload, taken) = self.queue.slice(start, len);
         if taken < len {
             // It does not fit one packet, or a record ends within.
-            return ProbeStep::No;
+            return MtuProbeStep::No;
         }
         let end = start + len;
         self.on_sent(path, now, start, end, len);
         if let Some(search) = self.transfer.mtu_mut() {
-            search.probe = Some(Probe { start, end, size });
+            search.probe = Some(MtuProbe { start, end, size });
         }
-        ProbeStep::Send(Outgoing { start, end, flags: Flags::ACK, payload, len, mss: len })
+        MtuProbeStep::Send(Outgoing { start, end, flags: Flags::ACK, payload, len, mss: len })
     }
 }
 

@@ -19,7 +19,7 @@ use crate::seq::Seq;
 /// Fragments by sequence range.
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<QueuedFrag>,
     /// First byte not acknowledged.
     una: Seq,
     /// The number after the last byte.
@@ -33,14 +33,14 @@ pub(crate) struct SendQueue {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct QueuedFrag {
     start: Seq,
     /// Begins a segment: the fragment before it ends a record, or has another completion.
     apart: bool,
     frag: Frag,
 }
 
-impl Entry {
+impl QueuedFrag {
     fn end(&self) -> Seq {
         self.start + self.frag.len() as u32
     }
@@ -118,7 +118,7 @@ impl SendQueue {
             let front = last.frag.split_to(len);
             let (start, frag) =
                 (last.start + len as u32, core::mem::replace(&mut last.frag, front));
-            self.entries.push_back(Entry { start, apart: false, frag });
+            self.entries.push_back(QueuedFrag { start, apart: false, frag });
         }
         Some(result)
     }
@@ -134,7 +134,7 @@ impl SendQueue {
         let (start, len) = (self.end, frag.len() as u32);
         let apart = core::mem::take(&mut self.record_ended) || apart;
         self.pinned += frag.pinned();
-        self.entries.push_back(Entry { start, apart, frag });
+        self.entries.push_back(QueuedFrag { start, apart, frag });
         self.end += len;
     }
 
@@ -196,12 +196,12 @@ impl SendQueue {
         let mut all = true;
         let is_lent = |frag: &Frag| frag.completion().is_some_and(Completion::lends);
         let mut entries = VecDeque::with_capacity(self.entries.len());
-        for Entry { mut start, mut apart, frag } in core::mem::take(&mut self.entries) {
+        for QueuedFrag { mut start, mut apart, frag } in core::mem::take(&mut self.entries) {
             match is_lent(&frag).then(|| copy(&frag)) {
                 Some(Some(copies)) => {
                     for frag in copies {
                         let len = frag.len() as u32;
-                        entries.push_back(Entry {
+                        entries.push_back(QueuedFrag {
                             start,
                             apart: core::mem::take(&mut apart),
                             frag,
@@ -211,7 +211,7 @@ impl SendQueue {
                 }
                 kept => {
                     all &= kept.is_none();
-                    entries.push_back(Entry { start, apart, frag });
+                    entries.push_back(QueuedFrag { start, apart, frag });
                 }
             }
         }

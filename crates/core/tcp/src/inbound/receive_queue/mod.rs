@@ -20,7 +20,7 @@ mod run;
 
 use out_of_order::OutOfOrder;
 use pagewire_mem::{Frag, FragVec};
-use run::{Run, split_front};
+use run::{FragRun, split_front};
 
 pub(crate) use run::Each;
 pub use run::Parts;
@@ -36,7 +36,7 @@ use crate::shared::Env;
 
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
-    pub(crate) in_order: Run,
+    pub(crate) in_order: FragRun,
     out_of_order: Option<Box<OutOfOrder>>,
     /// Compaction starts at this many pinned bytes, and raises it, to follow the arriving data.
     compact_at: u32,
@@ -299,7 +299,7 @@ impl ReceiveQueue {
 
     pub(crate) fn shrink(&mut self) {
         if self.in_order.is_empty() {
-            self.in_order = Run::default();
+            self.in_order = FragRun::default();
         }
         if !self.has_gaps() {
             self.out_of_order = None;

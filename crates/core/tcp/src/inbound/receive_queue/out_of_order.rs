@@ -6,7 +6,7 @@ use pagewire_mem::FragVec;
 
 use crate::error::DropReason;
 use crate::inbound::receive_queue::Inserted;
-use crate::inbound::receive_queue::run::{Run, split_front};
+use crate::inbound::receive_queue::run::{FragRun, split_front};
 use crate::limits::MAX_OUT_OF_ORDER_RANGES;
 use crate::options::SackBlocks;
 use crate::seq::Seq;
@@ -14,7 +14,7 @@ use crate::shared::Env;
 
 #[derive(Debug, Default)]
 pub(super) struct OutOfOrder {
-    ranges: VecDeque<Range>,
+    ranges: VecDeque<OutOfOrderRange>,
     len: usize,
     pinned: usize,
     /// A byte in each range that changed last, the latest first; several may share a range by now.
@@ -23,12 +23,12 @@ pub(super) struct OutOfOrder {
 
 /// Consecutive bytes, at least one.
 #[derive(Debug)]
-pub(super) struct Range {
+pub(super) struct OutOfOrderRange {
     pub(super) start: Seq,
-    pub(super) run: Run,
+    pub(super) run: FragRun,
 }
 
-impl Range {
+impl OutOfOrderRange {
     pub(super) fn end(&self) -> Seq {
         self.start + self.run.len() as u32
     }
@@ -116,11 +116,11 @@ impl OutOfOrder {
                 if self.ranges.len() >= MAX_OUT_OF_ORDER_RANGES {
                     return false;
                 }
-                let mut run = Run::default();
+                let mut run = FragRun::default();
                 run.push_segment(env, frags, len);
                 self.pinned += run.pinned();
                 self.len += len;
-                self.ranges.insert(i, Range { start: seq, run });
+                self.ranges.insert(i, OutOfOrderRange { start: seq, run });
                 return true;
             }
         }
@@ -144,7 +144,7 @@ impl OutOfOrder {
     }
 
     /// Removes the first range if it begins at `end` or before.
-    pub(super) fn pop_front_if_at_or_before(&mut self, end: Seq) -> Option<Range> {
+    pub(super) fn pop_front_if_at_or_before(&mut self, end: Seq) -> Option<OutOfOrderRange> {
         if !self.ranges.front()?.start.le(end) {
             return None;
         }
@@ -166,7 +166,7 @@ impl OutOfOrder {
         self.recent = recent;
     }
 
-    fn find(&self, seq: Seq) -> Option<&Range> {
+    fn find(&self, seq: Seq) -> Option<&OutOfOrderRange> {
         let i = self.ranges.partition_point(|range| range.end().le(seq));
         self.ranges.get(i).filter(|range| range.contains(seq))
     }
@@ -202,7 +202,7 @@ impl OutOfOrder {
     }
 
     #[cfg(test)]
-    pub(super) fn ranges(&self) -> impl Iterator<Item = &Range> {
+    pub(super) fn ranges(&self) -> impl Iterator<Item = &OutOfOrderRange> {
         self.ranges.iter()
     }
 }

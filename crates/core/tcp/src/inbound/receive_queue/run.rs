@@ -11,7 +11,7 @@ use crate::shared::Env;
 ///
 /// `pinned` is the sum of [`charge`] over the fragments, less [`shared`] for each two neighbours.
 #[derive(Debug, Default)]
-pub(crate) struct Run {
+pub(crate) struct FragRun {
     frags: VecDeque<Frag>,
     len: usize,
     pinned: usize,
@@ -35,7 +35,7 @@ fn shared(a: &Frag, b: &Frag) -> usize {
     if one_page && a.pinned() > a.len() && b.pinned() > b.len() { PAGE_SIZE } else { 0 }
 }
 
-impl Run {
+impl FragRun {
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -319,7 +319,7 @@ impl<'a> Iterator for Parts<'a> {
 }
 
 #[cfg(test)]
-impl Run {
+impl FragRun {
     pub(super) fn capacity(&self) -> usize {
         self.frags.capacity()
     }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use pagewire_mem::Instant;
 
-use crate::outbound::flight::{Flight, Mark, Sent};
+use crate::outbound::flight::{Flight, Mark, SentRange};
 use crate::seq::Seq;
 
 /// Retransmissions in the order in which they left.
@@ -22,7 +22,7 @@ pub(super) const RESENT_SLACK: usize = 64;
 
 /// A walk and its result.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Aged {
+pub(crate) struct LossScan {
     now: Instant,
     /// When the most recently sent delivered record was sent, and its end.
     newest: (Instant, Seq),
@@ -38,9 +38,9 @@ pub(crate) struct Aged {
     pub(crate) wait: Option<Duration>,
 }
 
-impl Aged {
+impl LossScan {
     /// Whether the record was sent before the newest delivered one.
-    fn is_before_newest(&self, record: &Sent) -> bool {
+    fn is_before_newest(&self, record: &SentRange) -> bool {
         let (at, end) = self.newest;
         at > record.at || (at == record.at && end.gt(record.end))
     }
@@ -91,14 +91,14 @@ impl Flight {
         age: Duration,
         checked: &mut Seq,
         resent: &mut Resent,
-    ) -> Aged {
-        let mut aged = Aged { now, newest, age, ..Aged::default() };
+    ) -> LossScan {
+        let mut aged = LossScan { now, newest, age, ..LossScan::default() };
         self.age_first_transmissions(&mut aged, checked);
         self.age_retransmissions(&mut aged, resent);
         aged
     }
 
-    fn age_first_transmissions(&mut self, aged: &mut Aged, checked: &mut Seq) {
+    fn age_first_transmissions(&mut self, aged: &mut LossScan, checked: &mut Seq) {
         let settled = Mark::LOST | Mark::RETRANSMITTED;
         let mut index = self.records.partition_point(|r| r.end.le(*checked));
         let (mut moving, mut ahead) = (true, 0);
@@ -139,7 +139,7 @@ impl Flight {
         }
     }
 
-    fn age_retransmissions(&mut self, aged: &mut Aged, resent: &mut Resent) {
+    fn age_retransmissions(&mut self, aged: &mut LossScan, resent: &mut Resent) {
         while let Some(&(start, end, at)) = resent.0.front() {
             let mut waiting = false;
             let mut index = self.records.partition_point(|r| r.end.le(start));
@@ -171,7 +171,7 @@ impl Flight {
     /// After a timeout: marks as lost the head, and whatever was sent at least `age` ago.
     pub(crate) fn mark_lost_for_timeout(&mut self, now: Instant, age: Duration) {
         for index in 0..self.records.len() {
-            let young = |r: &Sent| now.saturating_since(r.at) < age;
+            let young = |r: &SentRange| now.saturating_since(r.at) < age;
             if index == 0 || !self.records.get(index).is_some_and(young) {
                 self.lose(index);
             }

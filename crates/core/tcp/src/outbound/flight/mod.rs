@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 
 use pagewire_mem::Instant;
 
-pub(crate) use age::{Aged, Resent};
+pub(crate) use age::{LossScan, Resent};
 
 use crate::seq::Seq;
 
@@ -43,7 +43,7 @@ bitflags::bitflags! {
 
 /// One transmission.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct SentRange {
     pub(crate) start: Seq,
     pub(crate) end: Seq,
     /// Time of the last transmission.
@@ -55,7 +55,7 @@ pub(crate) struct Sent {
     run_end: Seq,
 }
 
-impl Sent {
+impl SentRange {
     pub(crate) fn len(&self) -> u32 {
         self.end.since(self.start)
     }
@@ -84,7 +84,7 @@ impl Sent {
 /// All transmissions that are not acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
-    records: VecDeque<Sent>,
+    records: VecDeque<SentRange>,
     /// Wire segments in all records.
     pub(crate) packets: u32,
     /// Wire segments marked `SACKED`.
@@ -147,7 +147,7 @@ impl Delivered {
     /// > option [...] TSecr is less than the transmit time of the last retransmission of the segment,
     /// > it was not spuriously retransmitted [...] (b) RTT of the segment < RACK.min_RTT [...] is
     /// > likely an ACK of an earlier transmission
-    fn advance_rack(&mut self, record: &Sent) {
+    fn advance_rack(&mut self, record: &SentRange) {
         let rtt = self.now.saturating_since(record.at);
         if record.mark.contains(Mark::AMBIGUOUS) {
             let older = |echo: u32| (echo.wrapping_sub(record.at.as_millis() as u32) as i32) < 0;
@@ -169,7 +169,7 @@ fn widen(span: &mut Option<(Instant, Instant)>, at: Instant) {
 impl Flight {
     /// Bytes in records with this mark. Walks over all records.
     pub(crate) fn bytes(&self, mark: Mark) -> u32 {
-        self.records.iter().filter(|r| r.mark.contains(mark)).map(Sent::len).sum()
+        self.records.iter().filter(|r| r.mark.contains(mark)).map(SentRange::len).sum()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -181,11 +181,11 @@ impl Flight {
         self.lost > self.retransmitted
     }
 
-    pub(crate) fn first(&self) -> Option<&Sent> {
+    pub(crate) fn first(&self) -> Option<&SentRange> {
         self.records.front()
     }
 
-    pub(crate) fn last(&self) -> Option<&Sent> {
+    pub(crate) fn last(&self) -> Option<&SentRange> {
         self.records.back()
     }
 
@@ -193,7 +193,7 @@ impl Flight {
     pub(crate) fn push(&mut self, start: Seq, end: Seq, at: Instant, mss: u32, fin: bool) {
         let mark = if fin { Mark::FIN } else { Mark::empty() };
         let mss = u16::try_from(mss).unwrap_or(u16::MAX);
-        let record = Sent { start, end, at, mark, mss, run_end: start };
+        let record = SentRange { start, end, at, mark, mss, run_end: start };
         self.packets += record.packets();
         self.records.push_back(record);
     }
@@ -317,7 +317,7 @@ impl Flight {
     }
 
     /// The first record at or after `from` that is lost and not retransmitted.
-    pub(crate) fn next_lost(&mut self, from: Seq) -> Option<Sent> {
+    pub(crate) fn next_lost(&mut self, from: Seq) -> Option<SentRange> {
         if !self.has_lost() {
             return None;
         }
@@ -351,7 +351,7 @@ impl Flight {
 
     /// Removes the unsent end of the last record from `start` on. `false` if it was sent before.
     pub(crate) fn unsend(&mut self, start: Seq) -> bool {
-        let marked = |r: &Sent| !(r.mark - Mark::FIN).is_empty();
+        let marked = |r: &SentRange| !(r.mark - Mark::FIN).is_empty();
         let Some(last) = self.records.back_mut().filter(|r| r.start.le(start) && !marked(r)) else {
             return false;
         };
@@ -450,7 +450,7 @@ impl Flight {
     #[cfg(test)]
     pub(crate) fn check(&self, una: Seq, nxt: Seq) {
         let sum = |mark| -> u32 {
-            self.records.iter().filter(|r| r.mark.contains(mark)).map(Sent::packets).sum()
+            self.records.iter().filter(|r| r.mark.contains(mark)).map(SentRange::packets).sum()
         };
         assert_eq!(self.packets, sum(Mark::empty()));
         assert_eq!(self.sacked, sum(Mark::SACKED));
@@ -460,7 +460,7 @@ impl Flight {
         for record in &self.records {
             assert_eq!(record.start, at, "records lie side by side");
             assert!(record.start.lt(record.end), "no empty records");
-            let run = |r: &&Sent| r.start.ge(record.start) && r.start.lt(record.run_end);
+            let run = |r: &&SentRange| r.start.ge(record.start) && r.start.lt(record.run_end);
             let known = record.mark.contains(Mark::SACKED);
             assert!(
                 !known || self.records.iter().filter(run).all(|r| r.mark.contains(Mark::SACKED))

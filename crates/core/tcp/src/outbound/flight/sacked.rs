@@ -1,7 +1,7 @@
 //! Selective acknowledgements (RFC 2018, 2883): marks records, and walks over each mark once.
 //!
 //! A peer repeats its blocks, of any width. So that a block costs what is new in it, every sacked
-//! record remembers how far the sacked records after it reach (`Sent::run_end`). A walk jumps from
+//! record remembers how far the sacked records after it reach (`SentRange::run_end`). A walk jumps from
 //! one such end to the next, and then stores its result in each record that it touched: a
 //! union-find with path compression. Its steps grow with the logarithm of the records, whatever
 //! blocks arrive.

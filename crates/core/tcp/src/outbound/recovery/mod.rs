@@ -90,7 +90,7 @@ pub(crate) struct AckInfo {
 
 /// Order of data to send after an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Resend {
+pub(crate) enum RexmitMode {
     /// New data only.
     #[default]
     No,
@@ -121,7 +121,7 @@ pub(crate) struct Recovery {
     pub(crate) probe_due: bool,
     /// F-RTO checks whether the timeout was spurious (RFC 5682).
     frto: bool,
-    pub(crate) resend: Resend,
+    pub(crate) resend: RexmitMode,
     /// Without SACK: the wire segments that duplicate acknowledgements stand for.
     reno_sacked: u32,
     /// The SACK blocks of the last acknowledgement.
@@ -228,7 +228,7 @@ impl Transfer {
                 }
             }
         }
-        self.recovery_mut().resend = Resend::Lost;
+        self.recovery_mut().resend = RexmitMode::Lost;
     }
 
     pub(crate) fn try_keep_open(&mut self) {
@@ -323,7 +323,7 @@ impl Transfer {
         let recovery = self.recovery_mut();
         recovery.probe_end = None;
         recovery.frto = frto;
-        recovery.resend = Resend::Lost;
+        recovery.resend = RexmitMode::Lost;
         recovery.retransmit_hint = una;
         recovery.rack_checked = una;
         if retries == 0 {
@@ -356,7 +356,7 @@ impl Transfer {
         let una = self.snd.una;
         let recovery = self.recovery_mut();
         recovery.retransmit_hint = una;
-        recovery.resend = Resend::Lost;
+        recovery.resend = RexmitMode::Lost;
     }
 
     /// Leaves a state if `high_seq` is acknowledged. `true`: the state stays.

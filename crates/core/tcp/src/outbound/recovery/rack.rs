@@ -6,9 +6,9 @@ use pagewire_mem::Instant;
 
 use crate::limits::{RACK_PERSIST_RECOVERIES, TIMER_SLACK_MS};
 use crate::outbound::Transfer;
-use crate::outbound::flight::{Aged, Delivered};
-use crate::outbound::loss::{CaState, Due};
-use crate::outbound::recovery::{AckFlags, AckInfo, Resend};
+use crate::outbound::flight::{Delivered, LossScan};
+use crate::outbound::loss::{CaState, PendingTimer};
+use crate::outbound::recovery::{AckFlags, AckInfo, RexmitMode};
 use crate::path::Path;
 
 impl Transfer {
@@ -53,9 +53,9 @@ impl Transfer {
     /// > RACK_sent_after(RACK.xmit_ts, RACK.end_seq, segment.xmit_ts, segment.end_seq): remaining =
     /// > segment.xmit_ts + RACK.rtt + RACK.reo_wnd - now; if remaining <= 0: segment.lost = TRUE
     /// > else: timeout = max(remaining, timeout)
-    pub(crate) fn detect_loss_after_ack(&mut self, now: Instant) -> Aged {
+    pub(crate) fn detect_loss_after_ack(&mut self, now: Instant) -> LossScan {
         if !core::mem::take(&mut self.loss.advanced) {
-            return Aged::default();
+            return LossScan::default();
         }
         self.rack_detect_loss(now)
     }
@@ -63,7 +63,7 @@ impl Transfer {
     /// Detects losses again in `wait`, plus the slack of Linux's clock.
     pub(crate) fn await_reordering(&mut self, now: Instant, wait: Duration) {
         self.set_retransmit_timer(now, wait + Duration::from_millis(TIMER_SLACK_MS));
-        self.loss.due = Due::Reorder;
+        self.loss.due = PendingTimer::Reorder;
     }
 
     /// The reordering window has closed.
@@ -78,7 +78,7 @@ impl Transfer {
                 self.enter_recovery(now, false);
                 self.reduce_cwnd(&AckInfo { delivered: 1, lost: aged.lost, ..AckInfo::default() });
             }
-            self.recovery_mut().resend = Resend::Lost;
+            self.recovery_mut().resend = RexmitMode::Lost;
         }
         if aged.wait.is_none() {
             self.rearm_rto(now);
@@ -101,11 +101,11 @@ impl Transfer {
         (min / 4 * u32::from(self.loss.reo_wnd_steps)).min(srtt)
     }
 
-    fn rack_detect_loss(&mut self, now: Instant) -> Aged {
+    fn rack_detect_loss(&mut self, now: Instant) -> LossScan {
         let rack = self.loss.rack;
         let age = Duration::from_micros(u64::from(rack.rtt_us)) + self.reordering_window();
         self.recovery_mut();
-        let Some(recovery) = self.recovery.as_deref_mut() else { return Aged::default() };
+        let Some(recovery) = self.recovery.as_deref_mut() else { return LossScan::default() };
         let aged = self.flight.mark_aged(
             now,
             (rack.at, rack.end),

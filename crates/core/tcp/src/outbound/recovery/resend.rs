@@ -3,9 +3,9 @@
 use pagewire_mem::Instant;
 
 use crate::outbound::Transfer;
-use crate::outbound::flight::Sent;
-use crate::outbound::loss::{CaState, Due};
-use crate::outbound::recovery::Resend;
+use crate::outbound::flight::SentRange;
+use crate::outbound::loss::{CaState, PendingTimer};
+use crate::outbound::recovery::RexmitMode;
 use crate::path::Path;
 use crate::seq::Seq;
 
@@ -15,10 +15,10 @@ impl Transfer {
         let sent = self.snd.nxt.gt(self.loss.high_seq);
         if let Some(recovery) = self.recovery.as_deref_mut() {
             if sent {
-                recovery.resend = Resend::No;
+                recovery.resend = RexmitMode::No;
             } else {
                 recovery.frto = false;
-                recovery.resend = Resend::Lost;
+                recovery.resend = RexmitMode::Lost;
             }
         }
     }
@@ -27,7 +27,7 @@ impl Transfer {
     pub(crate) fn next_retransmission(&mut self, path: &Path, mss: u32) -> Option<(Seq, u32)> {
         let una = self.snd.una;
         let recovery = self.recovery.as_deref_mut()?;
-        if recovery.resend != Resend::Lost {
+        if recovery.resend != RexmitMode::Lost {
             return None;
         }
         let record = self.flight.next_lost(recovery.retransmit_hint.max(una))?;
@@ -49,10 +49,10 @@ impl Transfer {
         }
         // After a timeout, the timer is set already.
         if start == self.snd.una
-            && self.loss.due != Due::Reorder
+            && self.loss.due != PendingTimer::Reorder
             && (self.loss.state != CaState::Loss || self.loss.retries == 0)
         {
-            self.loss.due = Due::Rto;
+            self.loss.due = PendingTimer::Rto;
             self.rearm_rto(now);
         }
     }
@@ -74,7 +74,7 @@ impl Transfer {
     }
 
     /// As much of a record as congestion window and peer allow.
-    fn fit_retransmission(&self, path: &Path, record: &Sent, mss: u32) -> Option<(Seq, u32)> {
+    fn fit_retransmission(&self, path: &Path, record: &SentRange, mss: u32) -> Option<(Seq, u32)> {
         let packets = self.congestion.cwnd().saturating_sub(self.packets_in_flight());
         let mut room = packets.saturating_mul(mss);
         // A peer that shrinks its window gets the first segment as a probe.

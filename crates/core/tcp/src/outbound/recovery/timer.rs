@@ -8,14 +8,14 @@ use pagewire_mem::Instant;
 use crate::limits::TIMER_SLACK_MS;
 use crate::outbound::Transfer;
 use crate::outbound::flight::Mark;
-use crate::outbound::loss::{CaState, Due};
+use crate::outbound::loss::{CaState, PendingTimer};
 use crate::outbound::recovery::{AckFlags, AckInfo};
 use crate::path::Path;
 use crate::seq::Seq;
 
 impl Transfer {
     pub(crate) fn set_retransmit_timer(&mut self, now: Instant, wait: Duration) {
-        self.loss.due = Due::Rto;
+        self.loss.due = PendingTimer::Rto;
         self.retransmit.set(now + wait);
     }
 
@@ -27,23 +27,23 @@ impl Transfer {
     pub(crate) fn rearm_rto(&mut self, now: Instant) {
         let rto = self.rtt.rto();
         let Some(first) = self.flight.first() else {
-            self.loss.due = Due::Rto;
+            self.loss.due = PendingTimer::Rto;
             self.retransmit.stop();
             return;
         };
         let at = match self.loss.due {
-            Due::Rto => now + rto,
-            Due::Probe | Due::Reorder => (first.at + rto).max(now),
+            PendingTimer::Rto => now + rto,
+            PendingTimer::Probe | PendingTimer::Reorder => (first.at + rto).max(now),
         };
-        self.loss.due = Due::Rto;
+        self.loss.due = PendingTimer::Rto;
         self.retransmit.set(at);
     }
 
     /// New data was sent; `first`: nothing else was in flight.
     pub(crate) fn start_retransmit_timer(&mut self, path: &Path, now: Instant, first: bool) {
-        if first || self.loss.due == Due::Probe || !self.retransmit.is_set() {
+        if first || self.loss.due == PendingTimer::Probe || !self.retransmit.is_set() {
             if first {
-                self.loss.due = Due::Rto;
+                self.loss.due = PendingTimer::Rto;
             }
             self.rearm_rto(now);
         }
@@ -75,7 +75,7 @@ impl Transfer {
         if !left.is_zero() {
             wait = wait.min(left);
         }
-        self.loss.due = Due::Probe;
+        self.loss.due = PendingTimer::Probe;
         self.retransmit.set(now + wait);
         true
     }
@@ -111,7 +111,7 @@ impl Transfer {
         let recovery = self.recovery_mut();
         recovery.probe_end = Some(nxt);
         recovery.probe_resent = again.is_some();
-        self.loss.due = Due::Rto;
+        self.loss.due = PendingTimer::Rto;
         self.rearm_rto(now);
     }
 

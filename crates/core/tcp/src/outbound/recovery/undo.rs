@@ -4,7 +4,7 @@ use crate::limits::RACK_PERSIST_RECOVERIES;
 use crate::outbound::Transfer;
 use crate::outbound::ecn::EcnFlags;
 use crate::outbound::loss::CaState;
-use crate::outbound::recovery::{AckFlags, AckInfo, Resend};
+use crate::outbound::recovery::{AckFlags, AckInfo, RexmitMode};
 use crate::path::Path;
 
 impl Transfer {
@@ -107,7 +107,7 @@ impl Transfer {
                 // > [...] revert to the conventional RTO recovery
                 let room = (una + self.snd.window).saturating_since(nxt) > 0;
                 if ack.queue_end.saturating_since(self.next_data(path)) > 0 && room {
-                    self.recovery_mut().resend = Resend::NewFirst;
+                    self.recovery_mut().resend = RexmitMode::NewFirst;
                     return;
                 }
                 self.recovery_mut().frto = false;
@@ -124,7 +124,7 @@ impl Transfer {
                 self.reset_reno_sacked();
             }
         }
-        self.recovery_mut().resend = Resend::Lost;
+        self.recovery_mut().resend = RexmitMode::Lost;
     }
 
     /// > RFC 3522 section 3.2: (4) [...] If the value of the Timestamp Echo Reply field of the

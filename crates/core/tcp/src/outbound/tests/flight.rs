@@ -23,7 +23,7 @@ enum Op {
     Dsack(u32, u32),
     LoseHead,
     LoseAll,
-    Resend,
+    RexmitMode,
     Forget,
 }
 
@@ -39,7 +39,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0u32..200, 1u32..80).prop_map(|(at, len)| Op::Dsack(at, len)),
         1 => Just(Op::LoseHead),
         1 => Just(Op::LoseAll),
-        3 => Just(Op::Resend),
+        3 => Just(Op::RexmitMode),
         1 => Just(Op::Forget),
     ]
 }
@@ -94,7 +94,7 @@ proptest! {
                     flight.mark_head_lost();
                 }
                 Op::LoseAll => flight.mark_all_lost(),
-                Op::Resend => {
+                Op::RexmitMode => {
                     if let Some(lost) = flight.next_lost(una) {
                         let end = lost.start + lost.len().min(2 * MSS);
                         flight.on_retransmit(lost.start, end, at, MSS - (i as u32 % 3));
