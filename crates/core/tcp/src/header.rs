@@ -13,11 +13,11 @@
 //! +---------------+---------------+---------------+---------------+
 //! ```
 //!
-//! Two views: [`HeaderView`] has bytes whose lengths were checked, [`TcpHeader`] is a plain value
-//! with [`parse`](TcpHeader::parse) and [`emit`](TcpHeader::emit). A property test compares them.
+//! [`TcpHeader`] is the plain value. A property test ties [`parse`](TcpHeader::parse) to
+//! [`emit`](TcpHeader::emit).
 
 use crate::error::DropReason;
-use crate::options::{OptionIter, TcpOptions};
+use crate::options::TcpOptions;
 use crate::seq::Seq;
 
 /// Bytes of a header without options.
@@ -98,123 +98,38 @@ impl HeaderError {
     }
 }
 
-/// A header in its bytes: as long as its data offset says, at least 20.
-#[derive(Clone, Copy, Debug)]
-pub struct HeaderView<'a> {
-    fixed: &'a [u8; MIN_HEADER_LEN],
-    options: &'a [u8],
-}
-
-impl<'a> HeaderView<'a> {
-    /// Checks the lengths of the header at the front of `segment`. `segment` may end with the
-    /// header: payload does not have to follow in the same memory.
-    pub fn check(segment: &'a [u8]) -> Result<Self, HeaderError> {
-        let (fixed, rest) = segment.split_first_chunk().ok_or(HeaderError::Truncated)?;
-        let view = Self { fixed, options: &[] };
-        let options_len = usize::from(view.data_offset())
-            .checked_sub(MIN_HEADER_LEN / 4)
-            .ok_or(HeaderError::DataOffsetTooSmall)?
-            * 4;
-        let options = rest.get(..options_len).ok_or(HeaderError::DataOffsetBeyondSegment)?;
-        Ok(Self { fixed, options })
-    }
-
-    /// The sender's port.
-    pub fn src_port(&self) -> u16 {
-        self.u16_at::<0>()
-    }
-
-    /// The receiver's port.
-    pub fn dst_port(&self) -> u16 {
-        self.u16_at::<2>()
-    }
-
-    /// The sequence number.
-    pub fn seq(&self) -> Seq {
-        Seq(self.u32_at::<4>())
-    }
-
-    /// The acknowledgement number.
-    pub fn ack(&self) -> Seq {
-        Seq(self.u32_at::<8>())
-    }
-
-    /// The length of the header in words of four bytes.
-    pub fn data_offset(&self) -> u8 {
-        self.fixed[12] >> 4
-    }
-
-    /// The control bits. The three bits before them are reserved and mean nothing:
-    ///
-    /// > RFC 9293 section 3.1: Must be zero in generated segments and must be ignored in received
-    /// > segments if the corresponding future features are not implemented by the sending or
-    /// > receiving host.
-    pub fn flags(&self) -> Flags {
-        Flags::from_bits_retain(self.u16_at::<12>()) & Flags::all()
-    }
-
-    /// The window, not scaled.
-    pub fn window(&self) -> u16 {
-        self.u16_at::<14>()
-    }
-
-    /// The checksum as it was sent.
-    pub fn checksum(&self) -> u16 {
-        self.u16_at::<16>()
-    }
-
-    /// The urgent pointer.
-    pub fn urgent(&self) -> u16 {
-        self.u16_at::<18>()
-    }
-
-    /// The options one by one.
-    pub fn options(&self) -> OptionIter<'a> {
-        OptionIter::new(self.options)
-    }
-
-    /// Bytes of the header.
-    pub fn header_len(&self) -> usize {
-        MIN_HEADER_LEN + self.options.len()
-    }
-
-    /// The header as a value.
-    pub fn to_header(&self) -> TcpHeader {
-        let flags = self.flags();
-        let options = if self.options.is_empty() {
-            TcpOptions::default()
-        } else {
-            TcpOptions::parse(self.options, flags.contains(Flags::SYN))
-        };
-        TcpHeader {
-            src_port: self.src_port(),
-            dst_port: self.dst_port(),
-            seq: self.seq(),
-            ack: self.ack(),
-            flags,
-            window: self.window(),
-            urgent: self.urgent(),
-            options,
-        }
-    }
-
-    fn u16_at<const AT: usize>(&self) -> u16 {
-        const { assert!(AT + 2 <= MIN_HEADER_LEN) };
-        self.fixed.get(AT..).and_then(<[u8]>::first_chunk).map_or(0, |b| u16::from_be_bytes(*b))
-    }
-
-    fn u32_at<const AT: usize>(&self) -> u32 {
-        const { assert!(AT + 4 <= MIN_HEADER_LEN) };
-        self.fixed.get(AT..).and_then(<[u8]>::first_chunk).map_or(0, |b| u32::from_be_bytes(*b))
-    }
-}
-
 impl TcpHeader {
-    /// Reads the header at the front of `segment`; returns it with its length in bytes.
+    /// Reads the header at the front of `segment`; returns it with its length in bytes. `segment`
+    /// may end with the header: payload does not have to follow in the same memory.
     #[inline]
     pub fn parse(segment: &[u8]) -> Result<(Self, usize), HeaderError> {
-        let view = HeaderView::check(segment)?;
-        Ok((view.to_header(), view.header_len()))
+        let (fixed, rest) = segment.split_first_chunk().ok_or(HeaderError::Truncated)?;
+        let [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, bits, w0, w1, _, _, u0, u1] =
+            *fixed;
+        let words = usize::from(offset >> 4).checked_sub(MIN_HEADER_LEN / 4);
+        let options_len = 4 * words.ok_or(HeaderError::DataOffsetTooSmall)?;
+        let options = rest.get(..options_len).ok_or(HeaderError::DataOffsetBeyondSegment)?;
+        // The three bits before the flags are reserved:
+        //
+        // > RFC 9293 section 3.1: Must be zero in generated segments and must be ignored in received
+        // > segments if the corresponding future features are not implemented by the sending or
+        // > receiving host.
+        let flags = Flags::from_bits_retain(u16::from_be_bytes([offset, bits])) & Flags::all();
+        let header = Self {
+            src_port: u16::from_be_bytes([s0, s1]),
+            dst_port: u16::from_be_bytes([d0, d1]),
+            seq: Seq(u32::from_be_bytes([q0, q1, q2, q3])),
+            ack: Seq(u32::from_be_bytes([a0, a1, a2, a3])),
+            flags,
+            window: u16::from_be_bytes([w0, w1]),
+            urgent: u16::from_be_bytes([u0, u1]),
+            options: if options.is_empty() {
+                TcpOptions::default()
+            } else {
+                TcpOptions::parse(options, flags.contains(Flags::SYN))
+            },
+        };
+        Ok((header, MIN_HEADER_LEN + options_len))
     }
 
     /// Bytes that [`emit`](Self::emit) writes: 20 to 60, a multiple of 4.

@@ -1,5 +1,5 @@
-//! Header tables (hex on the left, value on the right, then the round trip), malformed ones, and
-//! the property that ties the two views.
+//! Header tables (hex on the left, value on the right, then the round trip), malformed headers, and
+//! the property that ties parsing to emitting.
 
 use proptest::prelude::*;
 
@@ -176,8 +176,6 @@ fn the_checksum_is_left_zero_for_who_knows_the_addresses() {
     let mut out = [0xff; 60];
     TcpHeader::default().emit(&mut out);
     assert_eq!(out[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2], [0, 0]);
-    out[CHECKSUM_OFFSET] = 0xab;
-    assert_eq!(HeaderView::check(&out).unwrap().checksum(), 0xab00);
 }
 
 #[test]
@@ -361,7 +359,7 @@ fn trimmed(given: &TcpHeader, back: &TcpHeader, len: usize) -> Result<TcpOptions
 
 proptest! {
     #[test]
-    fn what_is_emitted_is_what_is_parsed_and_both_views_agree(header in header()) {
+    fn what_is_emitted_is_what_is_parsed(header in header()) {
         let mut wire = [0; MAX_HEADER_LEN];
         let len = header.emit(&mut wire);
         prop_assert_eq!(len, header.len());
@@ -370,17 +368,6 @@ proptest! {
         let (back, parsed_len) = TcpHeader::parse(&wire[..len]).unwrap();
         prop_assert_eq!(parsed_len, len);
         prop_assert_eq!(back, TcpHeader { options: trimmed(&header, &back, len)?, ..header });
-
-        let view = HeaderView::check(&wire[..len]).unwrap();
-        prop_assert_eq!(view.src_port(), header.src_port);
-        prop_assert_eq!(view.dst_port(), header.dst_port);
-        prop_assert_eq!(view.seq(), header.seq);
-        prop_assert_eq!(view.ack(), header.ack);
-        prop_assert_eq!(view.flags(), header.flags);
-        prop_assert_eq!(view.window(), header.window);
-        prop_assert_eq!(view.urgent(), header.urgent);
-        prop_assert_eq!(view.header_len(), len);
-        prop_assert!(view.options().all(|option| option.is_ok()));
     }
 
     #[test]

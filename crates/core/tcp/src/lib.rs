@@ -58,9 +58,7 @@ pub use connection::{
     Available, Connection, FastOpen, MapRefusal, Merge, TimeWait, TimeWaitStep, check_map_len,
 };
 pub use error::{DropReason, TcpError};
-pub use header::{
-    CHECKSUM_OFFSET, Flags, HeaderError, HeaderView, MAX_HEADER_LEN, MIN_HEADER_LEN, TcpHeader,
-};
+pub use header::{CHECKSUM_OFFSET, Flags, HeaderError, MAX_HEADER_LEN, MIN_HEADER_LEN, TcpHeader};
 pub use inbound::receive_queue::Parts;
 pub use info::{Info, Readiness};
 pub use io_flags::{RecvFlags, SendFlags};
@@ -71,7 +69,7 @@ pub use life::fast_open::{
     SynData, TryExperimental,
 };
 pub use life::state::{Event, State};
-pub use options::{AccurateEcnOption, OptionError, OptionItem, OptionIter, SackBlocks, TcpOptions};
+pub use options::{AccurateEcnOption, OptionError, SackBlocks, TcpOptions};
 pub use outbound::congestion::{CongestionKind, SlowStartExit};
 pub use outbound::ecn::EcnCounts;
 pub use outbound::loss::CaState;

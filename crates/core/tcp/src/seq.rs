@@ -1,7 +1,7 @@
 //! Sequence numbers: 32 bits that wrap (RFC 9293 section 3.4).
 
 use core::fmt;
-use core::ops::{Add, AddAssign, Sub, SubAssign};
+use core::ops::{Add, AddAssign, Sub};
 
 /// A sequence number.
 ///
@@ -95,12 +95,6 @@ impl Sub<u32> for Seq {
     type Output = Self;
     fn sub(self, n: u32) -> Self {
         Self(self.0.wrapping_sub(n))
-    }
-}
-
-impl SubAssign<u32> for Seq {
-    fn sub_assign(&mut self, n: u32) {
-        *self = *self - n;
     }
 }
 

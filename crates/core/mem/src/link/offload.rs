@@ -2,8 +2,8 @@
 //! with the same bytes on the wire.
 //!
 //! [`segment`] cuts a super-frame by reference: each wire frame gets a copy of the headers and
-//! slices of the payload; [`shorten`] cuts it into shorter super-frames in the same way. Only checksums
-//! read the payload. Read the two public cuts first, the header arithmetic is below them.
+//! slices of the payload; [`cut_within`] cuts it into shorter super-frames in the same way. Only
+//! checksums read the payload. Read these two first, the header arithmetic is below them.
 
 use std::collections::VecDeque;
 
@@ -69,18 +69,6 @@ pub fn segment(
     cut_within(packet, out, ledger, 0, usize::MAX).map(|pieces| pieces.made)
 }
 
-/// Appends to `out` super-frames of at most `longest` bytes of IP packet that together are
-/// `packet`: whole segments each, with checksums left to the device. A part no longer than a
-/// segment becomes a plain frame, complete. Returns how many. An error appends nothing.
-pub fn shorten(
-    packet: PacketBuf,
-    out: &mut VecDeque<PacketBuf>,
-    ledger: &mut CopyLedger,
-    longest: usize,
-) -> Result<usize, OffloadError> {
-    cut_within(packet, out, ledger, longest, usize::MAX).map(|pieces| pieces.made)
-}
-
 /// The result of cutting a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pieces {
@@ -90,7 +78,10 @@ pub struct Pieces {
     pub left_out: usize,
 }
 
-/// As [`segment`] (`longest` 0) and [`shorten`], but makes only the first `most` frames.
+/// Appends to `out` super-frames of at most `longest` bytes of IP packet that together are
+/// `packet`: whole segments each, with checksums left to the device. A part no longer than a
+/// segment becomes a plain frame, complete. Makes only the first `most` frames. An error appends
+/// nothing.
 pub fn cut_within(
     mut packet: PacketBuf,
     out: &mut VecDeque<PacketBuf>,

@@ -99,33 +99,19 @@ impl OptionError {
     }
 }
 
-/// One option, cut out of its list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OptionItem<'a> {
-    /// The kind.
-    pub kind: u8,
-    /// The bytes after kind and length.
-    pub data: &'a [u8],
-}
-
-/// The options in the order of the header, without fill; ends after the first error.
-#[derive(Clone, Debug)]
-pub struct OptionIter<'a>(&'a [u8]);
+/// The options of the bytes after the fixed header, each with its kind and the bytes after its length;
+/// without fill. Ends after the first error.
+struct OptionIter<'a>(&'a [u8]);
 
 impl<'a> OptionIter<'a> {
-    /// Iterates over the bytes after the fixed header.
-    pub const fn new(bytes: &'a [u8]) -> Self {
-        Self(bytes)
-    }
-
-    fn fail(&mut self, error: OptionError) -> Option<Result<OptionItem<'a>, OptionError>> {
+    fn fail(&mut self, error: OptionError) -> Option<<Self as Iterator>::Item> {
         self.0 = &[];
         Some(Err(error))
     }
 }
 
 impl<'a> Iterator for OptionIter<'a> {
-    type Item = Result<OptionItem<'a>, OptionError>;
+    type Item = Result<(u8, &'a [u8]), OptionError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -150,7 +136,7 @@ impl<'a> Iterator for OptionIter<'a> {
                         return self.fail(OptionError::LengthBeyondHeader);
                     };
                     self.0 = rest;
-                    return Some(Ok(OptionItem { kind, data }));
+                    return Some(Ok((kind, data)));
                 }
             }
         }
@@ -169,17 +155,17 @@ impl TcpOptions {
             options.timestamps = two_words(stamps);
             return options;
         }
-        for item in OptionIter::new(bytes) {
-            match item {
-                Ok(item) => options.take(item, syn),
+        for option in OptionIter(bytes) {
+            match option {
+                Ok(option) => options.take(option, syn),
                 Err(error) => options.malformed = Some(error),
             }
         }
         options
     }
 
-    fn take(&mut self, item: OptionItem<'_>, syn: bool) {
-        match (item.kind, item.data) {
+    fn take(&mut self, option: (u8, &[u8]), syn: bool) {
+        match option {
             // Linux takes 0 for "not given".
             (KIND_MSS, &[hi, lo]) if syn && (hi, lo) != (0, 0) => {
                 self.mss = Some(u16::from_be_bytes([hi, lo]));

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpSlice, TransportSlice};
 use pagewire_device::offload::{
-    OffloadError, Pieces, complete_checksum, cut_within, linearize, segment, send_on, shorten,
+    OffloadError, Pieces, complete_checksum, cut_within, linearize, segment, send_on,
 };
 use pagewire_mem::{
     CopyLedger, CopyReason, Frag, Gso, GsoKind, PacketBuf, PagePool, PageWriter, RxChecksum,
@@ -161,8 +161,9 @@ proptest! {
     ) {
         let (whole, _) = cut(s.packet());
         let (mut out, mut ledger) = (VecDeque::new(), CopyLedger::new());
-        let n = shorten(s.packet(), &mut out, &mut ledger, longest).unwrap();
-        prop_assert_eq!(n, out.len());
+        let pieces =
+            cut_within(s.packet(), &mut out, &mut ledger, longest, usize::MAX).unwrap();
+        prop_assert_eq!(pieces.made, out.len());
         let segment_len = usize::from(s.mss) + 20 + s.options + if s.v6 { 40 } else { 20 };
         let mut frames = Vec::new();
         for piece in out {

@@ -218,6 +218,8 @@ fn in_order_bulk_does_not_allocate_once_it_flows() {
 
 /// A way to get payload: into which memory it arrives.
 type Memory = fn(&mut Host, &[u8]) -> FragVec;
+/// The pieces of a segment, with their lengths.
+type Segment<'a> = &'a [(Memory, usize)];
 
 #[test]
 fn small_segments_that_pin_far_more_than_their_bytes_are_copied_and_no_others() {
@@ -226,7 +228,7 @@ fn small_segments_that_pin_far_more_than_their_bytes_are_copied_and_no_others() 
     let by_reference: Memory =
         |_, bytes| FragVec::from_iter([Frag::from_bytes(bytes.to_vec().into())]);
     // Segments, each of pieces of a length; bytes copied. One fragment is left in any case.
-    let cases: [(&[&[(Memory, usize)]], usize); 6] = [
+    let cases: [(&[Segment<'_>], usize); 6] = [
         (&[&[(alone, 64)], &[(alone, 64)]], 128),
         (&[&[(alone, SMALL_SEGMENT - 1)]], SMALL_SEGMENT - 1),
         (&[&[(alone, SMALL_SEGMENT)]], 0),
