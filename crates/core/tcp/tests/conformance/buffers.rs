@@ -1,12 +1,7 @@
 //! How much is queued in each direction, and what the application is told of it (Linux's buffers).
 
-use std::time::Duration;
-
-use pagewire_tcp::{Config, LinkLimits, Readiness, State, TcpError};
-
 use crate::support::*;
 
-const SUPER: LinkLimits = LinkLimits::new(1000, 64_000);
 /// A window of 32,792: super-frames of 16,000.
 const SYN_ACK: &str = "S. 0:0(0) ack 1 win 32792 <mss 1000,sackOK,wscale 7>";
 

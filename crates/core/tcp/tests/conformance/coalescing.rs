@@ -1,9 +1,6 @@
 //! Sends that only add to a segment which waits to be full: nothing is to be done after them, and
 //! they are the same as others.
 
-use pagewire_mem::{Frag, FragVec};
-use pagewire_tcp::{Config, LinkLimits, SendFlags};
-use pagewire_testkit::given;
 use proptest::prelude::*;
 
 use crate::support::*;
@@ -166,7 +163,7 @@ proptest! {
 
 #[test]
 fn pages_are_collected_until_a_segment_is_full() {
-    let config = Config { nagle: true, ..plain() };
+    let config = nagle();
     let mut side = Side::new(&config, LinkLimits::new(1000, 1000));
     side.apply(&Op::Write(100), true);
     side.apply(&Op::Write(100), true);
@@ -187,10 +184,6 @@ fn under_way(config: Config) -> Test {
     let mut t = Test::established_with(config, IN_MEMORY, syn_ack);
     t.send(2500).expect("P. 1:2501(2500)").nothing();
     t
-}
-
-fn nagle() -> Config {
-    Config { nagle: true, ..plain() }
 }
 
 given! {

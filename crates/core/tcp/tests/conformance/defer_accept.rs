@@ -1,8 +1,6 @@
 //! Connections that an application wants only with data (Linux's `TCP_DEFER_ACCEPT`).
 
-use pagewire_tcp::{Config, DropReason, Readiness, State};
-
-use crate::support::{Test, plain};
+use crate::support::*;
 
 const SYN: &str = "S 0:0(0) win 1000 <mss 1000>";
 const SYN_ACK: &str = "S. 0:0(0) ack 1 win 65535 <mss 1000>";

@@ -1,8 +1,6 @@
 //! A peer (or a stranger who guesses well) says whatever it likes: nothing panics, nothing grows
 //! without bound, and the connection can still be closed.
 
-use pagewire_tcp::{Config, Disposition, LinkLimits, State};
-
 use crate::support::*;
 
 impl Rng {
@@ -39,7 +37,7 @@ fn run(seed: u64) {
     if rng.below(10) > 0 {
         let options =
             rng.pick(&["mss 1000,sackOK,wscale 7", "mss 1,TS val 5 ecr 0", "wscale 15", ""]);
-        let _ = t.peer_any(&format!("S. 0:0(0) ack 1 win 65535 <{options}>"));
+        t.peer_any(&format!("S. 0:0(0) ack 1 win 65535 <{options}>"));
     }
     let (mut sent, mut got) = (1u32, 1u32);
     for _ in 0..120 {
@@ -60,7 +58,7 @@ fn run(seed: u64) {
             4 => {
                 let mss = rng.pick(&[0, 1, 512, 900, u16::MAX]);
                 let seq = rng.near(&[sent, 1]);
-                t.icmp(seq, pagewire_tcp::IcmpKind::PacketTooBig { mss });
+                t.icmp(seq, IcmpKind::PacketTooBig { mss });
             }
             _ => {
                 let flags = rng.pick(&[
@@ -89,7 +87,7 @@ fn run(seed: u64) {
                     "{flags} {seq}:{end}({len}) ack {ack} win {win} <{}>",
                     options.join(",")
                 );
-                let _: Disposition = t.peer_any(&text);
+                t.peer_any(&text);
             }
         }
         let info = t.conn.info();

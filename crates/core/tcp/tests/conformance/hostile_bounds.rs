@@ -1,9 +1,6 @@
 //! A peer that means harm, and by how much what it does is bounded: bytes of memory, segments sent,
 //! growth of windows.
 
-use pagewire_tcp::{Config, DropReason, IcmpKind, State, TcpError};
-use pagewire_testkit::given;
-
 use crate::support::*;
 
 // ---- acknowledgements ----
@@ -49,7 +46,7 @@ fn duplicate_acknowledgements_send_no_more_than_the_peers_window() {
     t.send(1_000_000).sent();
     let mut segments = 0;
     for _ in 0..10_000 {
-        let _ = t.peer_any(". 1:1(0) ack 1 win 65535");
+        t.peer_any(". 1:1(0) ack 1 win 65535");
         segments += t.sent().len();
     }
     assert!(t.conn.info().unacked <= 65_535);
@@ -72,7 +69,7 @@ fn window_of_one_byte_draws_a_segment_per_timeout_not_per_byte() {
             segments += 1;
             una = una.max(end_of(&segment));
         }
-        let _ = t.peer_any(&format!(". 1:1(0) ack {una} win 1"));
+        t.peer_any(&format!(". 1:1(0) ack {una} win 1"));
     }
     assert!(segments <= 3000, "{segments} segments in 600 seconds: five a second");
     assert!(segments >= 100, "{segments}: it does get on");
@@ -111,7 +108,7 @@ fn window_taken_back_stops_new_data_and_loses_none() {
     t.peer(". 1:1(0) ack 10001 win 65535");
     for _ in 0..100 {
         if let Some(last) = t.sent_segments().pop() {
-            let _ = t.peer_any(&format!(". 1:1(0) ack {} win 65535", end_of(&last)));
+            t.peer_any(&format!(". 1:1(0) ack {} win 65535", end_of(&last)));
         }
     }
     assert_eq!((t.conn.queued_send(), t.conn.info().bytes_acked), (0, 30_000));
@@ -134,7 +131,7 @@ given! {
         assert_eq!(t.conn.pinned_receive(), before);
     }
     data_for_a_host_without_memory_is_refused_and_taken_when_there_is_some {
-        t.shared.receive = pagewire_tcp::ReceiveBudget::new(1 << 20);
+        t.shared.receive = ReceiveBudget::new(1 << 20);
         t.shared.receive.charge(0, 1 << 20);
         t.peer_dropped(DropReason::HostMemory, ". 1:1001(1000) ack 1").sent();
         t.shared.receive.charge(1 << 20, 0);
@@ -143,7 +140,7 @@ given! {
     /// In the last eighth of the memory. Without any selective acknowledgement, only a timeout would tell
     /// the peer of the gap.
     two_segments_beyond_a_gap_are_taken_although_memory_is_short {
-        t.shared.receive = pagewire_tcp::ReceiveBudget::new(1 << 20);
+        t.shared.receive = ReceiveBudget::new(1 << 20);
         t.shared.receive.charge(0, (1 << 20) * 15 / 16 - 10_000);
         t.peer(". 1001:2001(1000) ack 1").expect(". 1:1(0) ack 1 <sack 1001:2001>");
         // Of a coalesced frame, as much.
@@ -156,14 +153,14 @@ given! {
     }
     /// The last sixteenth is for those that hold nothing.
     nothing_beyond_a_gap_is_taken_of_what_is_left_for_others {
-        t.shared.receive = pagewire_tcp::ReceiveBudget::new(1 << 20);
+        t.shared.receive = ReceiveBudget::new(1 << 20);
         t.shared.receive.charge(0, (1 << 20) * 15 / 16 - 500);
         t.peer_dropped(DropReason::HostMemory, ". 1001:2001(1000) ack 1");
         t.expect(". 1:1(0) ack 1 <>");
     }
     what_comes_next_in_order_has_precedence_over_what_waits_beyond_a_gap {
         // RFC 2018 section 8: what was SACKed may be thrown away when memory runs out.
-        t.shared.receive = pagewire_tcp::ReceiveBudget::new(100_000);
+        t.shared.receive = ReceiveBudget::new(100_000);
         t.peer(". 2001:4001(2000) ack 1").sent();
         let held = t.conn.receive_charge();
         t.shared.receive.charge(0, 100_000);
@@ -175,7 +172,7 @@ given! {
         t.peer(". 1001:4001(3000) ack 1").read(3000);
     }
     what_waits_beyond_a_gap_is_not_thrown_away_for_more_than_it_makes_room_for {
-        t.shared.receive = pagewire_tcp::ReceiveBudget::new(100_000);
+        t.shared.receive = ReceiveBudget::new(100_000);
         t.peer(". 3001:3101(100) ack 1").sent();
         let held = t.conn.receive_charge();
         t.shared.receive.charge(0, 100_000);

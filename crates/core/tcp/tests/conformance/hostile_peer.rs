@@ -1,9 +1,6 @@
 //! A peer that keeps to the letter of the protocol and means harm: what it can make us spend is
 //! bounded.
 
-use pagewire_mem::Frag;
-use pagewire_tcp::{Config, Flags, IcmpKind, LinkLimits, State, TcpError};
-
 use crate::support::*;
 
 /// Headers on the wire with all the room for options used.

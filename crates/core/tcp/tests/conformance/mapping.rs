@@ -1,10 +1,6 @@
 //! Mapping what was received: the checks and their order are those of Linux's first version (commit
 //! 93ab6cc69162), what is available those of its second (05255b823a61).
 
-use pagewire_mem::{Frag, FragVec, PAGE_SIZE, PagePool, PageWriter};
-use pagewire_tcp::{Available, Config, MapRefusal, State, TcpError};
-use pagewire_testkit::given;
-
 use crate::support::*;
 
 const PAGE: u32 = PAGE_SIZE as u32;
@@ -26,8 +22,8 @@ impl Device {
     fn receive(&mut self, len: u32) -> FragVec {
         let bytes: Vec<u8> = (0..len).map(|i| byte(self.seq + i)).collect();
         self.seq += len;
-        let ledger = &mut pagewire_mem::CopyLedger::new();
-        let reason = pagewire_mem::CopyReason::DeviceRx;
+        let ledger = &mut CopyLedger::new();
+        let reason = CopyReason::DeviceRx;
         self.writer.write(&mut self.pool, &bytes, ledger, reason).0
     }
 }
@@ -219,7 +215,7 @@ fn an_urgent_byte_anywhere_in_the_range_refuses_it() {
         t.fills_with(&mut device, "U.", &format!("urg {urgent}"), 3 * PAGE);
         assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::Urgent), "byte {urgent}");
         // Its having been read out of line changes nothing.
-        assert_eq!(t.conn.read_urgent(pagewire_tcp::RecvFlags::empty()), Ok(byte(urgent)));
+        assert_eq!(t.conn.read_urgent(RecvFlags::empty()), Ok(byte(urgent)));
         assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::Urgent), "byte {urgent}");
         assert_eq!(t.conn.queued_receive(), 3 * PAGE_SIZE);
     }

@@ -1,10 +1,5 @@
 //! What a device refuses (Linux's local congestion): it never left, so nothing on the path is to blame.
 
-use std::time::Duration;
-
-use pagewire_tcp::{Config, Flags, KeepAlive, State, TcpError};
-use pagewire_testkit::given;
-
 use crate::support::*;
 
 /// The device refuses all that was sent; how many segments that were.
@@ -35,8 +30,7 @@ given! {
     new_data_that_was_refused_is_unsent_and_tried_again_every_half_second {
         t.send(3000);
         assert_eq!(refuse(&mut t), 3);
-        let info = t.conn.info();
-        assert_eq!((info.unacked, info.unsent), (0, 3000));
+        t.info(|i| (i.unacked, i.unsent), (0, 3000));
         t.nothing();
         assert_eq!(tries(&mut t, 2000), [300, 800, 1300, 1800]);
         let info = t.conn.info();
@@ -91,8 +85,7 @@ given! {
         t.send(5000).sent();
         t.wait(100).peer(". 1:1(0) ack 1 <sack 1001:4001>");
         assert_eq!(refuse(&mut t), 1);
-        let info = t.conn.info();
-        assert_eq!((info.lost, info.retransmitting, info.retransmits), (1000, 0, 0));
+        t.info(|i| (i.lost, i.retransmitting, i.retransmits), (1000, 0, 0));
         t.nothing();
         t.wait(1).peer(". 1:1(0) ack 1 <sack 1001:5001>").expect(". 1:1001(1000) ack 1").nothing();
         t.wait(100).peer(". 1:1(0) ack 5001").nothing();
@@ -148,7 +141,7 @@ fn retransmission_that_was_refused_is_still_lost_and_backs_nothing_off() {
 #[test]
 fn what_was_unsent_is_sent_once_whatever_is_refused_between() {
     // A device that refuses as it likes, and a peer that takes everything.
-    let mut t = Test::far(Config { nagle: true, ..plain() }, 10);
+    let mut t = Test::far(nagle(), 10);
     let (mut taken, mut seed) = (1u32, 7u32);
     for _ in 0..2000 {
         let _ = t.try_send(700);
@@ -168,7 +161,7 @@ fn what_was_unsent_is_sent_once_whatever_is_refused_between() {
         }
         assert!(t.conn.send_next().ge(ISS + taken), "what was taken is not unsent");
         t.wait(3);
-        let _ = t.peer_any(&format!(". 1:1(0) ack {taken} win 60000"));
+        t.peer_any(&format!(". 1:1(0) ack {taken} win 60000"));
         assert_eq!(t.conn.info().unacked, t.conn.send_next().since(ISS + taken));
     }
     assert!(taken > 100_000, "{taken} bytes");

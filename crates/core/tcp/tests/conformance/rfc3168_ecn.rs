@@ -1,11 +1,6 @@
 //! Explicit congestion notification (RFC 3168).
 
-use pagewire_tcp::{CaState, Config, EcnMode, Flags};
-
 use crate::support::*;
-
-const ECT0: u8 = 2;
-const CE: u8 = 3;
 
 fn ecn(mode: EcnMode) -> Config {
     Config { ecn: mode, ..plain() }
@@ -72,8 +67,7 @@ fn echoed_mark_reduces_the_window_once_and_is_answered() {
     assert!(t.sent_segments().iter().all(|s| !s.header.flags.contains(Flags::CWR)));
     // All that was under way is acknowledged: the window is the threshold.
     t.wait(100).peer(". 1:1(0) ack 6001");
-    let info = t.conn.info();
-    assert_eq!((info.ca_state, info.cwnd_segments), (CaState::Open, 7));
+    t.info(|i| (i.ca_state, i.cwnd_segments), (CaState::Open, 7));
 }
 
 // ---- section 6.1.3: the receiver ----
@@ -81,22 +75,17 @@ fn echoed_mark_reduces_the_window_once_and_is_answered() {
 #[test]
 fn mark_is_echoed_until_the_sender_has_reacted() {
     let mut t = willing();
-    let _ = t.peer_marked(ECT0, ". 1:1001(1000) ack 1");
-    t.expect(". 1:1(0) ack 1001");
-    let _ = t.peer_marked(CE, ". 1001:2001(1000) ack 1");
-    t.expect("E. 1:1(0) ack 2001");
-    let _ = t.peer_marked(ECT0, ". 2001:3001(1000) ack 1");
-    t.expect("E. 1:1(0) ack 3001");
-    let _ = t.peer_marked(ECT0, "W. 3001:4001(1000) ack 1");
-    t.expect(". 1:1(0) ack 4001");
+    t.peer_marked(ECT0, ". 1:1001(1000) ack 1").expect(". 1:1(0) ack 1001");
+    t.peer_marked(CE, ". 1001:2001(1000) ack 1").expect("E. 1:1(0) ack 2001");
+    t.peer_marked(ECT0, ". 2001:3001(1000) ack 1").expect("E. 1:1(0) ack 3001");
+    t.peer_marked(ECT0, "W. 3001:4001(1000) ack 1").expect(". 1:1(0) ack 4001");
     assert!(t.conn.info().ecn_seen);
 }
 
 #[test]
 fn mark_without_agreement_means_nothing() {
     let mut t = Test::established(plain());
-    let _ = t.peer_marked(CE, ". 1:1001(1000) ack 1");
-    t.expect(". 1:1(0) ack 1001");
+    t.peer_marked(CE, ". 1:1001(1000) ack 1").expect(". 1:1(0) ack 1001");
     t.send(4000).sent();
     t.peer("E. 1001:1001(0) ack 1001");
     assert_eq!(t.conn.info().ca_state, CaState::Open);

@@ -1,9 +1,6 @@
 //! RFC 4821, packetization layer path MTU discovery: probes within the stream.
 
-use pagewire_tcp::{Config, LinkLimits, MtuProbing};
-use pagewire_testkit::given;
-
-use crate::support::{Test, len_of, plain};
+use crate::support::*;
 
 const fn link(mss: u16) -> LinkLimits {
     LinkLimits::new(mss, mss as u32)

@@ -1,10 +1,5 @@
 //! RFC 5482: how long something may go unanswered.
 
-use std::time::Duration;
-
-use pagewire_tcp::{Config, KeepAlive, State, TcpError};
-use pagewire_testkit::given;
-
 use crate::support::*;
 
 fn impatient() -> Config {
@@ -31,7 +26,7 @@ given! {
         for _ in 0..40 {
             t.wait(100);
             for _ in t.sent_segments() {
-                let _ = t.peer_any(". 1:1(0) ack 1 win 0");
+                t.peer_any(". 1:1(0) ack 1 win 0");
             }
         }
         t.state(State::Closed);

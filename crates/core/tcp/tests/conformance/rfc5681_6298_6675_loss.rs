@@ -1,9 +1,6 @@
 //! Retransmission timeout (RFC 6298), fast retransmit and recovery (RFC 5681, 6582, 6675), and the
 //! receiver's side of SACK (RFC 2018).
 
-use pagewire_tcp::{Config, CongestionKind, State, TcpError};
-use pagewire_testkit::given;
-
 use crate::support::*;
 
 fn no_sack() -> Config {
@@ -217,7 +214,7 @@ given! {
 
 #[test]
 fn sent_super_frame_is_cut_at_the_edges_of_what_is_sacked() {
-    let link = pagewire_tcp::LinkLimits::new(1000, 64_000);
+    let link = LinkLimits::new(1000, 64_000);
     let mut t = Test::established_over(reno(), link);
     // As Linux: at most half of the window in one.
     t.send(10_000).expect("P. 1:5001(5000)").expect("P. 5001:10001(5000)").nothing();

@@ -1,17 +1,12 @@
 //! When the congestion window grows, and by how much (RFC 5681, 7661, 9438), in numbers that Linux
 //! shows too.
 
-use pagewire_tcp::{Config, EcnMode};
-use pagewire_testkit::given;
-
 use crate::support::*;
 
 fn info(t: &Test) -> (u32, u32) {
     let info = t.conn.info();
     (info.cwnd_segments, info.ssthresh_segments)
 }
-
-const INFINITE: u32 = 0x7fff_ffff;
 
 given! {
     let mut t = Test::far(plain(), 100);

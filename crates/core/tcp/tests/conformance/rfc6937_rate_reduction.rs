@@ -1,7 +1,5 @@
 //! Proportional rate reduction (RFC 6937), and limited transmit (RFC 3042) before it.
 
-use pagewire_tcp::CaState;
-
 use crate::support::*;
 
 #[test]
@@ -43,8 +41,7 @@ fn in_balance_each_segment_that_arrives_sends_one() {
         t.expect(&format!(". {at}:{}(1000)", at + 1000)).nothing();
     }
     t.wait(20).peer(". 1:1(0) ack 10001").expect_bytes(16_001, 17_001);
-    let info = t.conn.info();
-    assert_eq!((info.ca_state, info.cwnd_segments), (CaState::Open, 7));
+    t.info(|i| (i.ca_state, i.cwnd_segments), (CaState::Open, 7));
 }
 
 #[test]

@@ -1,10 +1,5 @@
 //! RFC 7323: window scaling, timestamps, PAWS; and what SYNs offer.
 
-use std::time::Duration;
-
-use pagewire_tcp::{Config, DropReason, State};
-use pagewire_testkit::given;
-
 use crate::support::*;
 
 fn stamps() -> Config {

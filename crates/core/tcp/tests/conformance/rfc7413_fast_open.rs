@@ -1,13 +1,7 @@
 //! RFC 7413, TCP Fast Open: what SYNs carry, and what becomes of it. Cookies are made and kept by
 //! the stack (`crates/core/stack/tests/suite/fast_open.rs`).
 
-use pagewire_tcp::{
-    DropReason, FastOpenConnect, FastOpenCookie, IcmpKind, Readiness, State, SynData, TcpError,
-    TryExperimental,
-};
-use pagewire_testkit::given;
-
-use crate::support::{Test, link, plain};
+use crate::support::*;
 
 fn cookie() -> FastOpenCookie {
     FastOpenCookie::from_option(&[0xab, 0xcd, 0x12, 0x34], false).unwrap()
@@ -303,7 +297,7 @@ fn a_syn_with_data_that_is_too_big_is_sent_again_at_once_without() {
 /// As Linux: the echo in a SYN,ACK is of a SYN that we sent.
 #[test]
 fn a_syn_ack_that_echoes_no_timestamp_of_ours_is_answered_with_a_reset() {
-    let config = pagewire_tcp::Config { timestamps: true, ..plain() };
+    let config = Config { timestamps: true, ..plain() };
     let how = FastOpenConnect { option: Some(cookie()), mss: None, deferred: true };
     let mut t = Test::connecting_fast(config, how);
     t.send(500);

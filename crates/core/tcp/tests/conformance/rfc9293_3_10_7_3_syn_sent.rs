@@ -1,8 +1,5 @@
 //! RFC 9293 section 3.10.7.3: segments that arrive in SYN-SENT.
 
-use pagewire_tcp::{DropReason, State, TcpError};
-use pagewire_testkit::given;
-
 use crate::support::*;
 
 fn syn_sent() -> Test {

@@ -1,8 +1,5 @@
 //! RFC 9293 section 3.10.7.4: segments that arrive in a synchronised state, step by step.
 
-use pagewire_tcp::{DropReason, State, TcpError};
-use pagewire_testkit::given;
-
 use crate::support::*;
 
 // ---- first: sequence number ----
@@ -46,7 +43,7 @@ given! {
 #[test]
 fn segment_that_reaches_beyond_the_window_is_cut_to_its_last_byte_and_not_one_more() {
     for len in [4999, 5000, 5001, 5002] {
-        let config = pagewire_tcp::Config { recv_buffer: 5000, ..plain() };
+        let config = Config { recv_buffer: 5000, ..plain() };
         let mut t = Test::established(config);
         t.peer(&format!("P. 1:{}({len})  ack 1", len + 1));
         let taken = len.min(5000);
@@ -57,7 +54,7 @@ fn segment_that_reaches_beyond_the_window_is_cut_to_its_last_byte_and_not_one_mo
 
 #[test]
 fn ack_is_taken_while_our_window_is_closed() {
-    let config = pagewire_tcp::Config { recv_buffer: 3000, ..plain() };
+    let config = Config { recv_buffer: 3000, ..plain() };
     let mut t = Test::established(config);
     t.send(10).expect("P. 1:11(10) ack 1");
     t.peer("P. 1:3001(3000) ack 1").expect(". 11:11(0) ack 3001 win 0");
@@ -171,7 +168,7 @@ given! {
         t.peer("P. 1:11(10) ack 1 win 1000").expect(". 1:1(0) ack 11");
         t.peer("P. 11:21(10) ack 1 win 2000").expect(". 1:1(0) ack 21");
         // Sent before the other, arrives after it.
-        let _ = t.peer_any("P. 1:21(20) ack 1 win 9");
+        t.peer_any("P. 1:21(20) ack 1 win 9");
         assert_eq!(t.conn.info().send_window, 2000);
     }
 }
@@ -244,7 +241,7 @@ fn fin_is_acknowledged_and_ends_the_stream() {
 
 #[test]
 fn fin_beyond_the_window_is_none_yet() {
-    let config = pagewire_tcp::Config { recv_buffer: 5000, ..plain() };
+    let config = Config { recv_buffer: 5000, ..plain() };
     // Right behind the last byte that the window takes, it counts.
     let mut t = Test::established(config.clone());
     t.peer("FP. 1:5001(5000) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 5002");
@@ -264,8 +261,7 @@ fn of_two_fins_beyond_a_gap_the_first_to_come_counts() {
     for second in ["F. 31:41(10) ack 1", "F. 31:31(0) ack 1", "F. 15:15(0) ack 1"] {
         let mut t = Test::established(plain());
         t.peer("F. 11:21(10) ack 1").sent();
-        let _ = t.peer_any(second);
-        t.sent();
+        t.peer_any(second).sent();
         t.peer("P. 1:11(10) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 22");
         t.read(20);
         assert_eq!(t.try_read(1), Ok(vec![]), "after {second}");
@@ -274,7 +270,7 @@ fn of_two_fins_beyond_a_gap_the_first_to_come_counts() {
 
 #[test]
 fn bare_fin_is_taken_while_our_window_is_closed() {
-    let config = pagewire_tcp::Config { recv_buffer: 3000, ..plain() };
+    let config = Config { recv_buffer: 3000, ..plain() };
     let mut t = Test::established(config);
     t.peer("P. 1:3001(3000) ack 1").expect(". 1:1(0) ack 3001 win 0");
     t.peer("F. 3001:3001(0) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 3002 win 0");

@@ -1,8 +1,5 @@
 //! RFC 9293 sections 3.6, 3.10.4 and 3.10.5: closing in every order, aborting, and TIME-WAIT.
 
-use pagewire_tcp::{Config, Disposition, DropReason, State, TcpError};
-use pagewire_testkit::given;
-
 use crate::support::*;
 
 given! {
@@ -180,7 +177,7 @@ given! {
         // RFC 6191 section 2: "greater than the last sequence number seen". RFC 9293 section 3.6.1, MAY-2.
         t.peer_dropped(DropReason::SynUnexpected, "S 2:2(0) win 1000").expect(". 2:2(0) ack 2");
         for syn in ["S 3:3(0) win 1000", "S 1000:1000(0) win 1000"] {
-            let got = t.peer_any(syn);
+            let got = t.peer_any(syn).last;
             assert_eq!(got, Disposition::SynInTimeWait { iss_above: ISS + 2 }, "{syn}");
             t.state(State::TimeWait).nothing();
         }
@@ -227,9 +224,9 @@ fn newer_timestamp_in_time_wait_is_enough_to_open_anew() {
     t.expect("S 0:0(0)");
     t.peer("S. 0:0(0) ack 1 win 1000 <mss 1000,TS val 50 ecr 10000>").expect(". 1:1(0) ack 1");
     t.shutdown().peer("F. 1:1(0) ack 2 <TS val 50 ecr 10000>").state(State::TimeWait);
-    let older = t.peer_any("S 1:1(0) win 1000 <TS val 50 ecr 0>");
+    let older = t.peer_any("S 1:1(0) win 1000 <TS val 50 ecr 0>").last;
     assert!(matches!(older, Disposition::Dropped(_)));
-    let newer = t.peer_any("S 1:1(0) win 1000 <TS val 51 ecr 0>");
+    let newer = t.peer_any("S 1:1(0) win 1000 <TS val 51 ecr 0>").last;
     assert!(matches!(newer, Disposition::SynInTimeWait { .. }));
 }
 
@@ -251,8 +248,7 @@ fn reset_that_acknowledges_carries_the_window() {
     t.abort().expect("R. 1:1(0) ack 1001 win 4000");
     let mut t = Test::established(Config { recv_buffer: 4000, ..plain() });
     t.close().expect("F. 1:1(0) ack 1");
-    let _ = t.peer_any("P. 1:1001(1000) ack 1");
-    t.expect("R 1:1(0) win 0");
+    t.peer_any("P. 1:1001(1000) ack 1").expect("R 1:1(0) win 0");
 }
 
 #[test]

@@ -1,8 +1,5 @@
 //! RFC 9293 section 3.8.5 and RFC 6093: urgent data, one byte of it, as Linux has it.
 
-use pagewire_tcp::{Config, Readiness, RecvFlags, SendFlags, TcpError};
-use pagewire_testkit::given;
-
 use crate::support::*;
 
 given! {
@@ -46,7 +43,7 @@ given! {
         t.peer("U. 101:111(10) ack 1 urg 0").sent();
         // 101 is the pointer's byte here; 50 would be behind us.
         assert!(t.conn.at_urgent_mark());
-        let _ = t.peer_any("U. 50:111(61) ack 1 urg 1");
+        t.peer_any("U. 50:111(61) ack 1 urg 1");
         assert!(t.conn.at_urgent_mark());
     }
 }
@@ -65,7 +62,7 @@ fn urgent_byte_in_line_is_read_in_its_place() {
 #[test]
 fn urgent_byte_leaves_at_once_and_nagle_holds_back_again_when_it_is_acknowledged_and_not_before() {
     for (ack, urgent) in [(15, true), (16, false)] {
-        let mut t = Test::established(Config { nagle: true, ..plain() });
+        let mut t = Test::established(nagle());
         t.send(10).expect("P. 1:11(10)");
         // The pointer is behind the byte.
         t.send_with(5, SendFlags::URGENT).expect("PU. 11:16(5) ack 1 urg 5").nothing();

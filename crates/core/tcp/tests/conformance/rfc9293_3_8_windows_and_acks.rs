@@ -1,18 +1,6 @@
 //! RFC 9293 sections 3.7.4 and 3.8: Nagle, windows, probes, keep-alive, delayed acknowledgements.
 
-use std::time::Duration;
-
-use pagewire_mem::{Frag, FragVec};
-use pagewire_tcp::{
-    Config, Disposition, DropReason, KeepAlive, LinkLimits, ReceiveBudget, State, TcpError,
-};
-use pagewire_testkit::given;
-
 use crate::support::*;
-
-fn nagle() -> Config {
-    Config { nagle: true, ..plain() }
-}
 
 // ---- 3.7.4: Nagle, in Minshall's variant ----
 
@@ -385,7 +373,7 @@ fn keepalive_is_off_by_default() {
 
 /// The right edge that a segment announces, from the peer's first number on.
 fn edges(t: &mut Test) -> Vec<u32> {
-    let edge = |s: &pagewire_tcp::SegmentOut| s.header.ack.since(IRS) + u32::from(s.header.window);
+    let edge = |s: &SegmentOut| s.header.ack.since(IRS) + u32::from(s.header.window);
     t.sent_segments().iter().map(edge).collect()
 }
 

@@ -1,18 +1,7 @@
 //! Accurate feedback of congestion marks (RFC 9768). In the notation A, W and E are the flags AE, CWR
 //! and ECE: outside of the handshake the bits 4, 2 and 1 of a count that begins with 5.
 
-use pagewire_tcp::{
-    CaState, Config, DropReason, EcnCounts, EcnMode, EcnOption, FastOpenConnect, FastOpenCookie,
-    Flags, State,
-};
-use pagewire_testkit::given;
-
 use crate::support::*;
-
-const NOT_ECT: u8 = 0;
-const ECT1: u8 = 1;
-const ECT0: u8 = 2;
-const CE: u8 = 3;
 
 fn mode(ecn: EcnMode) -> Config {
     Config { ecn, ..plain() }
@@ -134,7 +123,7 @@ fn acknowledgement_of_the_syn_ack_says_how_that_arrived() {
     {
         let mut t = Test::connecting(accurate());
         t.expect("SEWA 0:0(0)");
-        let _ = t.peer_marked(bits, "SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>");
+        t.peer_marked(bits, "SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>");
         t.expect(&format!("{answer} 1:1(0) ack 1"));
         assert_eq!(counts(&t).received_ce, ce);
         // The next one is a count.
@@ -160,10 +149,8 @@ given! {
     syn_ack_that_comes_again_is_acknowledged_in_the_same_way_and_counts_once {
         t.expect("SEWA 0:0(0)");
         let syn_ack = "SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>";
-        let _ = t.peer_marked(CE, syn_ack);
-        t.expect("AW. 1:1(0) ack 1").wait(1000);
-        let _ = t.peer_marked(CE, syn_ack);
-        t.expect("AW. 1:1(0) ack 1");
+        t.peer_marked(CE, syn_ack).expect("AW. 1:1(0) ack 1").wait(1000);
+        t.peer_marked(CE, syn_ack).expect("AW. 1:1(0) ack 1");
         assert_eq!(counts(&t).received_ce, 1);
     }
     /// Section 3.1.4.1.
@@ -175,14 +162,14 @@ given! {
     }
     simultaneous_open_counts_as_an_answer_would {
         t.expect("SEWA 0:0(0)");
-        let _ = t.peer_marked(ECT0, "SEWA 0:0(0) win 65535 <mss 1000>");
+        t.peer_marked(ECT0, "SEWA 0:0(0) win 65535 <mss 1000>");
         let answer = &t.sent_segments()[0].header;
         assert_eq!(answer.flags, Flags::SYN | Flags::ACK | Flags::AE);
         assert!(answer.options.accurate_ecn.is_some() && has_accurate(&t));
         // Nor do SYNs that were sent before count as answers.
         let mut t = Test::connecting(accurate());
         t.expect("SEWA 0:0(0)").wait(3000).sent();
-        let _ = t.peer_any("SEWA 0:0(0) win 65535 <mss 1000,sackOK>");
+        t.peer_any("SEWA 0:0(0) win 65535 <mss 1000,sackOK>");
         let answer = &t.sent_segments()[0].header;
         assert_eq!(answer.flags, Flags::SYN | Flags::ACK | Flags::CWR);
         assert!(answer.options.accurate_ecn.is_some());
@@ -207,8 +194,7 @@ fn later_syn_is_answered_with_its_own_mark_and_without_the_option() {
     let syn = "SEWA 0:0(0) win 65535 <mss 1000>";
     let mut t = Test::accepting(accurate(), syn);
     t.expect("SW. 0:0(0) ack 1");
-    let _ = t.peer_marked(CE, syn);
-    t.expect("SAW. 0:0(0) ack 1 <mss 1000>");
+    t.peer_marked(CE, syn).expect("SAW. 0:0(0) ack 1 <mss 1000>");
 }
 
 /// Section 3.1.5: the server does not know whether the client came to count.
@@ -216,8 +202,7 @@ fn later_syn_is_answered_with_its_own_mark_and_without_the_option() {
 fn syn_without_flags_after_one_with_them_keeps_the_server_from_ect() {
     let mut t = Test::accepting(accurate(), "SEWA 0:0(0) win 65535 <mss 1000>");
     t.expect("SW. 0:0(0) ack 1");
-    let _ = t.peer_any("S 0:0(0) win 65535 <mss 1000>");
-    t.expect("SW. 0:0(0) ack 1");
+    t.peer_any("S 0:0(0) win 65535 <mss 1000>").expect("SW. 0:0(0) ack 1");
     t.peer("W. 1:1(0) ack 1 win 65535").send(10);
     t.expect_marked(NOT_ECT, "PAE. 1:11(10) ack 1");
 }
@@ -268,8 +253,7 @@ fn server_that_was_told_nothing_does_not_heed_what_follows() {
     t.wait(100).peer("AW. 1:1(0) ack 1001");
     assert_eq!((t.conn.info().ca_state, t.conn.info().delivered_ce), (CaState::Open, 0));
     // > as a Data Receiver it MUST NOT disable AccECN feedback
-    let _ = t.peer_marked(CE, ". 1:1001(1000) ack 1001");
-    t.expect("AW. 2001:2001(0) ack 1001");
+    t.peer_marked(CE, ". 1:1001(1000) ack 1001").expect("AW. 2001:2001(0) ack 1001");
 }
 
 // ---- the receiver ----
@@ -277,11 +261,11 @@ fn server_that_was_told_nothing_does_not_heed_what_follows() {
 #[test]
 fn marks_are_counted_in_every_segment_from_five_on() {
     let mut t = client();
-    let _ = t.peer_marked(ECT0, "AE. 1:1001(1000) ack 1");
+    t.peer_marked(ECT0, "AE. 1:1001(1000) ack 1");
     t.expect("AE. 1:1(0) ack 1001 <ECN e1b 1 ceb 0 e0b 1001>");
     for (i, flags) in ["AW.", "AWE.", ".", "E.", "W.", "WE.", "A.", "AE."].into_iter().enumerate() {
         let (from, to) = (1001 + 1000 * i as u32, 2001 + 1000 * i as u32);
-        let _ = t.peer_marked(CE, &format!("AE. {from}:{to}(1000) ack 1"));
+        t.peer_marked(CE, &format!("AE. {from}:{to}(1000) ack 1"));
         t.expect(&format!("{flags} 1:1(0) ack {to} <ECN e1b 1 ceb {} e0b 1001>", 1000 * (i + 1)));
     }
     let counts = counts(&t);
@@ -291,14 +275,14 @@ fn marks_are_counted_in_every_segment_from_five_on() {
 #[test]
 fn option_has_all_counters_whatever_the_mark() {
     let mut t = client();
-    let _ = t.peer_marked(ECT1, "AE. 1:1001(1000) ack 1");
+    t.peer_marked(ECT1, "AE. 1:1001(1000) ack 1");
     t.expect("AE. 1:1(0) ack 1001 <ECN e1b 1001 ceb 0 e0b 1>");
-    let _ = t.peer_marked(CE, "AE. 1001:2001(1000) ack 1");
+    t.peer_marked(CE, "AE. 1001:2001(1000) ack 1");
     t.expect("AW. 1:1(0) ack 2001 <ECN e1b 1001 ceb 1000 e0b 1>");
-    let _ = t.peer_marked(ECT0, "AE. 2001:3001(1000) ack 1");
+    t.peer_marked(ECT0, "AE. 2001:3001(1000) ack 1");
     t.expect("AW. 1:1(0) ack 3001 <ECN e1b 1001 ceb 1000 e0b 1001>");
     // Nothing has changed, and it is told again.
-    let _ = t.peer_marked(NOT_ECT, "AE. 3001:4001(1000) ack 1");
+    t.peer_marked(NOT_ECT, "AE. 3001:4001(1000) ack 1");
     t.expect("AW. 1:1(0) ack 4001 <ECN e1b 1001 ceb 1000 e0b 1001>");
 }
 
@@ -307,7 +291,7 @@ fn option_has_all_counters_whatever_the_mark() {
 const FULL: &str = "ae0b0000 01000000 00000101";
 
 /// The options of a segment, as they are on the wire.
-fn wire(segment: &pagewire_tcp::SegmentOut) -> String {
+fn wire(segment: &SegmentOut) -> String {
     let mut wire = [0; 60];
     let len = segment.header.emit(&mut wire);
     let words: Vec<String> = wire[20..len]
@@ -344,8 +328,7 @@ fn first_acknowledgement_and_first_data_have_all_counters() {
     assert_eq!((sent.len(), wire(&sent[0]).as_str()), (1, FULL));
     t.send(2000);
     let sent = t.sent_segments();
-    let lens: Vec<usize> =
-        sent.iter().map(|s| s.payload.iter().map(pagewire_mem::Frag::len).sum()).collect();
+    let lens: Vec<usize> = sent.iter().map(|s| s.payload.iter().map(Frag::len).sum()).collect();
     // The option makes a segment shorter.
     assert_eq!(lens, [988, 988, 24]);
     assert!(sent.iter().all(|s| wire(s) == FULL));
@@ -354,14 +337,14 @@ fn first_acknowledgement_and_first_data_have_all_counters() {
 /// The option is in every segment: it leaves no rest of what would fit without it.
 #[test]
 fn segments_with_the_option_are_all_full() {
-    let link = pagewire_tcp::LinkLimits { max_super_payload: 10_000, ..link() };
+    let link = LinkLimits { max_super_payload: 10_000, ..link() };
     let mut t = Test::connecting_over(accurate(), link);
     t.peer("SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK,ECN e1b 1 ceb 0 e0b 1>").sent();
     t.send(60_000);
     let mut at = 1;
     for _ in 0..3 {
         for segment in t.sent_segments() {
-            let len: usize = segment.payload.iter().map(pagewire_mem::Frag::len).sum();
+            let len: usize = segment.payload.iter().map(Frag::len).sum();
             assert_eq!(len % 988, 0, "{len} bytes from {at}");
             at += len;
         }
@@ -408,8 +391,7 @@ fn setting_keeps_the_option_out_of_all_segments() {
     t.expect("SW. 0:0(0) ack 1 <mss 1000>").wait(100);
     t.peer("W. 1:1(0) ack 1 win 65535 <ECN e1b 1 ceb 0 e0b 1>");
     t.send(10).expect("PAE. 1:11(10) ack 1 <>");
-    let _ = t.peer_marked(CE, "AE. 1:1001(1000) ack 11");
-    t.expect("AW. 11:11(0) ack 1001 <>");
+    t.peer_marked(CE, "AE. 1:1001(1000) ack 11").expect("AW. 11:11(0) ack 1001 <>");
     let mut t = client_with(option(EcnOption::Off));
     t.send(10).expect("PAE. 1:11(10) ack 1 <>");
 }
@@ -453,10 +435,10 @@ fn sparing_option_tells_of_each_four_mebibytes() {
     let mut told = Vec::new();
     let mut ack = header("AE. 1:1(0) ack 11");
     for i in 0..90 {
-        let arrival = pagewire_tcp::Arrival { ecn: ECT0, gso_size: None };
+        let arrival = Arrival { ecn: ECT0, gso_size: None };
         let data = payload(50_000);
         let taken = t.env(|c, env| c.handle_segment(env, &ack, data, arrival));
-        assert_eq!(taken, pagewire_tcp::Disposition::Accepted);
+        assert_eq!(taken, Disposition::Accepted);
         ack.seq += 50_000;
         t.drain();
         t.read(50_000);
@@ -498,7 +480,7 @@ fn mark_on_the_third_segment_of_the_handshake_counts() {
     let mut t = Test::accepting(accurate(), "SEWA 0:0(0) win 65535 <mss 1000,sackOK>");
     t.expect("SW. 0:0(0) ack 1").wait(100);
     let third = "W. 1:1(0) ack 1 win 65535 <ECN e1b 1 ceb 0 e0b 1>";
-    let _ = t.peer_marked(CE, third);
+    t.peer_marked(CE, third);
     assert_eq!(counts(&t).received_ce, 1);
     // It has no payload, so the bytes stay.
     t.send(10).expect("PAW. 1:11(10) ack 1 <ECN e1b 1 ceb 0 e0b 1>");
@@ -513,7 +495,7 @@ fn marks_on_both_segments_of_the_handshake_are_told() {
     assert_eq!(wire(&sent[0]), format!("020403e8 {FULL} 01010402"));
     let mut t = Test::connecting(accurate());
     t.expect("SEWA 0:0(0)").wait(100);
-    let _ = t.peer_marked(CE, "SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK,ECN e1b 1 ceb 0 e0b 1>");
+    t.peer_marked(CE, "SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK,ECN e1b 1 ceb 0 e0b 1>");
     t.expect("AW. 1:1(0) ack 1 <ECN e1b 1 ceb 0 e0b 1>");
     t.send(10).expect("PAW. 1:11(10) ack 1 <ECN e1b 1 ceb 0 e0b 1>");
     assert_eq!(counts(&t).received_ce, 1);
@@ -527,27 +509,22 @@ given! {
     change_to_marked_is_acknowledged_at_once {
         for i in 0..20u32 {
             let (from, to) = (1 + 10 * i, 11 + 10 * i);
-            let _ = t.peer_marked(ECT0, &format!("PAE. {from}:{to}(10) ack 1"));
+            t.peer_marked(ECT0, &format!("PAE. {from}:{to}(10) ack 1"));
         }
         t.read(200).wait(200).sent();
-        let _ = t.peer_marked(ECT0, "PAE. 201:211(10) ack 1");
-        t.nothing();
-        let _ = t.peer_marked(CE, "PAE. 211:221(10) ack 1");
-        t.expect("AW. 1:1(0) ack 221");
+        t.peer_marked(ECT0, "PAE. 201:211(10) ack 1").nothing();
+        t.peer_marked(CE, "PAE. 211:221(10) ack 1").expect("AW. 1:1(0) ack 221");
         // Of those behind it each second.
-        let _ = t.peer_marked(CE, "PAE. 221:231(10) ack 1");
-        t.nothing();
-        let _ = t.peer_marked(CE, "PAE. 231:241(10) ack 1");
-        t.expect(". 1:1(0) ack 241");
+        t.peer_marked(CE, "PAE. 221:231(10) ack 1").nothing();
+        t.peer_marked(CE, "PAE. 231:241(10) ack 1").expect(". 1:1(0) ack 241");
     }
     /// The second part of the rule, for acknowledgements that are marked.
     third_marked_acknowledgement_is_acknowledged {
         t.send(3000).sent();
         for ack in [1001, 2001] {
-            let _ = t.peer_marked(CE, &format!("AE. 1:1(0) ack {ack}"));
-            t.nothing();
+            t.peer_marked(CE, &format!("AE. 1:1(0) ack {ack}")).nothing();
         }
-        let _ = t.peer_marked(CE, "AE. 1:1(0) ack 3001");
+        t.peer_marked(CE, "AE. 1:1(0) ack 3001");
         let sent = t.sent();
         assert_eq!(sent.len(), 1, "{sent:?}");
         assert!(sent[0].contains(". 3001:3001(0)"), "{sent:?}");
@@ -555,12 +532,11 @@ given! {
     }
     /// > section 3.2: for every Acceptable packet
     marks_of_what_is_not_acceptable_do_not_count {
-        let _ = t.peer_marked(CE, "AE. 900001:900011(10) ack 1");
-        let _ = t.peer_marked(CE, "RAE. 77:77(0) ack 1");
+        t.peer_marked(CE, "AE. 900001:900011(10) ack 1").peer_marked(CE, "RAE. 77:77(0) ack 1");
         assert_eq!(counts(&t).received_ce, 0);
         // A duplicate is acceptable.
         for _ in 0..2 {
-            let _ = t.peer_marked(CE, "AE. 1:1001(1000) ack 1");
+            t.peer_marked(CE, "AE. 1:1001(1000) ack 1");
         }
         assert_eq!((counts(&t).received_ce, counts(&t).received_bytes[1]), (2, 2000));
     }
@@ -586,12 +562,12 @@ fn two_sack_blocks_go_before_the_option_and_it_before_the_third() {
         for (i, mark) in marks.iter().enumerate() {
             let at = 2001 + 2000 * i;
             let segment = format!("AE. {at}:{}(1000) ack 1 <TS val 2 ecr 0>", at + 1000);
-            let _ = t.peer_marked(*mark, &segment);
+            t.peer_marked(*mark, &segment);
         }
         let sent = t.sent_segments();
         let mut wire = [0; 60];
         let len = sent.last().expect("an acknowledgement").header.emit(&mut wire);
-        let (back, _) = pagewire_tcp::TcpHeader::parse(&wire[..len]).unwrap();
+        let (back, _) = TcpHeader::parse(&wire[..len]).unwrap();
         let told = back.options.accurate_ecn.map_or(0, |o| o.counters().iter().flatten().count());
         assert_eq!((back.options.sack.len(), told), (blocks, fields), "{marks:?}");
     }
@@ -606,25 +582,22 @@ given! {
         t.send(900).expect_marked(ECT0, "PAE. 1:901(900) ack 1 <ECN e1b 1 ceb 0 e0b 1>");
         // > section 3.2.3.2.2: it SHOULD fall back to no AccECN Option on the retransmission
         t.wait(400).expect_marked(NOT_ECT, "PAE. 1:901(900) ack 1 <>");
-        let _ = t.peer_marked(ECT0, "AE. 1:1001(1000) ack 901");
+        t.peer_marked(ECT0, "AE. 1:1001(1000) ack 901");
         let sent = t.sent_segments();
         assert_eq!(sent[0].header.options.accurate_ecn, None);
     }
     mark_reduces_the_window_once_in_a_round_trip_and_nothing_says_cwr {
         t.send(4000).expect_bytes(1, 4001).wait(100);
         t.peer("AW. 1:1(0) ack 1001");
-        let info = t.conn.info();
-        assert_eq!((info.ca_state, info.ssthresh_segments, info.delivered_ce), (CaState::Cwr, 7, 1));
+        t.info(|i| (i.ca_state, i.ssthresh_segments, i.delivered_ce), (CaState::Cwr, 7, 1));
         t.peer("AWE. 1:1(0) ack 2001");
-        let info = t.conn.info();
-        assert_eq!((info.ssthresh_segments, info.delivered_ce), (7, 2));
+        t.info(|i| (i.ssthresh_segments, i.delivered_ce), (7, 2));
         t.send(1000);
         let sent = t.sent_segments();
         assert!(sent.iter().all(|s| !s.header.flags.contains(Flags::CWR)));
         // All that was under way is acknowledged: the window is the threshold.
         t.wait(100).peer("AWE. 1:1(0) ack 5001");
-        let info = t.conn.info();
-        assert_eq!((info.ca_state, info.cwnd_segments, info.delivered_ce), (CaState::Open, 7, 2));
+        t.info(|i| (i.ca_state, i.cwnd_segments, i.delivered_ce), (CaState::Open, 7, 2));
     }
     overtaken_acknowledgement_tells_nothing {
         t.send(4000).sent();
@@ -666,8 +639,7 @@ given! {
         t.expect_marked(NOT_ECT, "PAE. 2001:2901(900) ack 1");
     }
     time_wait_tells_the_last_count {
-        let _ = t.peer_marked(CE, "AE. 1:1001(1000) ack 1");
-        t.read(1000).sent();
+        t.peer_marked(CE, "AE. 1:1001(1000) ack 1").read(1000).sent();
         t.shutdown().sent();
         t.peer("FAE. 1001:1001(0) ack 2").state(State::TimeWait);
         let rest = t.conn.time_wait().expect("it is over");
@@ -724,14 +696,13 @@ fn client_whose_syn_was_mangled_sends_nothing_capable() {
 /// Section 3.3.4: what cuts super-frames clears CWR in all segments but the first.
 #[test]
 fn super_frames_do_not_have_the_bit_that_is_cut_off() {
-    let link = pagewire_tcp::LinkLimits { max_super_payload: 10_000, ..link() };
+    let link = LinkLimits { max_super_payload: 10_000, ..link() };
     let mut t = Test::connecting_over(accurate(), link);
     t.peer("SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>").sent();
     t.send(4000);
     assert!(t.sent_segments().iter().any(|s| s.gso_size.is_some()));
     // One mark: the count is 6, which has the bit.
-    let _ = t.peer_marked(CE, "AE. 1:1001(1000) ack 4001");
-    t.send(4000);
+    t.peer_marked(CE, "AE. 1:1001(1000) ack 4001").send(4000);
     let sent = t.sent_segments();
     assert!(sent.iter().all(|s| s.gso_size.is_none() && s.header.flags.contains(Flags::CWR)));
 }
@@ -739,8 +710,7 @@ fn super_frames_do_not_have_the_bit_that_is_cut_off() {
 #[test]
 fn server_counts_from_its_side_too() {
     let mut t = server();
-    let _ = t.peer_marked(CE, "AE. 1:1001(1000) ack 1");
-    t.expect("AW. 1:1(0) ack 1001");
+    t.peer_marked(CE, "AE. 1:1001(1000) ack 1").expect("AW. 1:1(0) ack 1001");
     t.send(900).expect_marked(ECT0, "PAW. 1:901(900) ack 1001");
     t.wait(100).peer("AW. 1001:1001(0) ack 901");
     assert_eq!((t.conn.info().delivered_ce, t.conn.info().ca_state), (1, CaState::Cwr));

@@ -1,16 +1,9 @@
 //! What an application says with a send: more follows, here ends a record; and what holds data back.
 
-use pagewire_tcp::{Config, LinkLimits, SendFlags};
-use pagewire_testkit::given;
-
 use crate::support::*;
 
 const MORE: SendFlags = SendFlags::MORE;
 const RECORD: SendFlags = SendFlags::END_OF_RECORD;
-
-fn supers() -> LinkLimits {
-    LinkLimits::new(1000, 64_000)
-}
 
 given! {
     let mut t = Test::established(plain());
@@ -50,7 +43,7 @@ fn turning_nagle_off_sends_what_the_cork_holds() {
 
 #[test]
 fn record_shares_no_segment_with_what_follows() {
-    let mut t = Test::established_over(plain(), supers());
+    let mut t = Test::established_over(plain(), SUPER);
     t.send(10_400).expect("P. 1:5001(5000)").expect("P. 5001:10001(5000)");
     // The window is full: what is queued now could all go together.
     for _ in 0..3 {
@@ -63,7 +56,7 @@ fn record_shares_no_segment_with_what_follows() {
 
 #[test]
 fn push_is_set_where_a_write_ends_and_on_every_super_frame() {
-    let mut t = Test::established_over(plain(), supers());
+    let mut t = Test::established_over(plain(), SUPER);
     t.send(1500).expect("P. 1:1501(1500)");
     let mut t = Test::established(plain());
     t.send(1500).expect(". 1:1001(1000)").expect("P. 1001:1501(500)");

@@ -1,12 +1,6 @@
 //! Super-frames, fragments, buffers and path MTU: what leaves, and by reference.
 
-use pagewire_mem::{Frag, FragVec, MAX_FRAGS};
-use pagewire_tcp::{Config, IcmpKind, LinkLimits, Readiness, State, TcpError, reset_for};
-use pagewire_testkit::given;
-
 use crate::support::*;
-
-const SUPER: LinkLimits = LinkLimits::new(1000, 64_500);
 
 #[test]
 fn super_frame_is_whole_segments_where_more_follows() {
@@ -42,7 +36,7 @@ given! {
         let sent = t.sent_segments();
         assert_eq!(sent[0].payload.len(), MAX_FRAGS);
         assert_eq!(sent[1].payload.len(), 3);
-        assert!(sent.iter().all(|s| s.header.flags.contains(pagewire_tcp::Flags::PSH)));
+        assert!(sent.iter().all(|s| s.header.flags.contains(Flags::PSH)));
     }
 }
 
@@ -99,7 +93,7 @@ fn acknowledged_fragments_are_released() {
 
 #[test]
 fn small_writes_share_a_fragment() {
-    let mut t = Test::established(Config { nagle: true, ..plain() });
+    let mut t = Test::established(nagle());
     for _ in 0..50 {
         assert_eq!(t.write(&[1; 10]), Ok(10));
     }
@@ -152,7 +146,7 @@ fn unreachable_fails_an_attempt_to_connect() {
 
 #[test]
 fn reset_for_a_stranger_is_as_in_section_3_10_7_1() {
-    use pagewire_tcp::{Flags, Seq, TcpHeader};
+    use {Flags, Seq, TcpHeader};
     let mut h =
         TcpHeader { src_port: 1, dst_port: 2, seq: Seq(100), ack: Seq(7), ..Default::default() };
     h.flags = Flags::SYN;

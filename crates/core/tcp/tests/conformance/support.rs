@@ -11,20 +11,28 @@
 //! What an expectation leaves out may be anything, but for the flags and the numbers.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::time::Duration;
+pub(crate) use std::sync::Arc;
+pub(crate) use std::time::Duration;
 
-use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PagePool, PageWriter};
-use pagewire_tcp::{
-    AccurateEcnOption, Config, Connection, Disposition, DropReason, Env, FastOpenConnect,
-    FastOpenCookie, Flags, LinkLimits, Ports, RecvFlags, SackBlocks, SegmentOut, SendFlags, Seq,
-    Shared, State, TcpError, TcpHeader, TcpOptions,
+pub(crate) use pagewire_mem::{
+    CopyLedger, CopyReason, Frag, FragVec, Instant, MAX_FRAGS, PAGE_SIZE, PagePool, PageWriter,
 };
+pub(crate) use pagewire_tcp::*;
+pub(crate) use pagewire_testkit::given;
 
 /// Our initial sequence number; the peer's is `IRS`. Both near the wrap, so that it is in every
 /// test.
 pub(crate) const ISS: Seq = Seq(u32::MAX - 500);
 pub(crate) const IRS: Seq = Seq(u32::MAX - 1500);
+/// The ECN bits of an IP header.
+pub(crate) const NOT_ECT: u8 = 0;
+pub(crate) const ECT1: u8 = 1;
+pub(crate) const ECT0: u8 = 2;
+pub(crate) const CE: u8 = 3;
+/// The slow-start threshold before the first loss, in segments.
+pub(crate) const INFINITE: u32 = 0x7fff_ffff;
+/// A link with super-frames.
+pub(crate) const SUPER: LinkLimits = LinkLimits::new(1000, 64_500);
 /// The time at which a test begins.
 const START: Instant = Instant::from_millis(10_000);
 const PORTS: Ports = Ports { local: 4000, remote: 80 };
@@ -36,9 +44,10 @@ pub(crate) struct Test {
     pool: PagePool,
     writer: PageWriter,
     pub(crate) shared: Shared,
-    /// What has left, with the moment, and has not been expected yet.
+    /// Segments that have left, with the moment, and were not expected yet.
     out: VecDeque<(Instant, SegmentOut)>,
-    last: Disposition,
+    /// What became of the peer's last segment.
+    pub(crate) last: Disposition,
 }
 
 /// Settings that keep traces short: no timestamps, no Nagle, no probes, and a send buffer that takes
@@ -53,6 +62,12 @@ pub(crate) fn plain() -> Config {
     }
 }
 
+/// [`plain`], with Nagle's algorithm.
+pub(crate) fn nagle() -> Config {
+    Config { nagle: true, ..plain() }
+}
+
+/// A link without super-frames.
 pub(crate) const fn link() -> LinkLimits {
     LinkLimits::new(1000, 1000)
 }
@@ -220,7 +235,7 @@ impl Test {
     /// The peer sends a segment, which is taken.
     #[track_caller]
     pub(crate) fn peer(&mut self, segment: &str) -> &mut Self {
-        let _ = self.peer_any(segment);
+        self.peer_any(segment);
         assert_eq!(self.last, Disposition::Accepted, "{segment}");
         self
     }
@@ -228,24 +243,24 @@ impl Test {
     /// The peer sends a segment, which is dropped for this reason.
     #[track_caller]
     pub(crate) fn peer_dropped(&mut self, reason: DropReason, segment: &str) -> &mut Self {
-        let _ = self.peer_any(segment);
+        self.peer_any(segment);
         assert_eq!(self.last, Disposition::Dropped(reason), "{segment}");
         self
     }
 
-    /// The peer sends a segment, whatever becomes of it.
-    pub(crate) fn peer_any(&mut self, segment: &str) -> Disposition {
-        self.peer_marked(0, segment)
+    /// The peer sends a segment, whatever becomes of it ([`last`](Self::last)).
+    pub(crate) fn peer_any(&mut self, segment: &str) -> &mut Self {
+        self.peer_marked(NOT_ECT, segment)
     }
 
     /// The peer sends a segment in a packet with these ECN bits, whatever becomes of it.
-    pub(crate) fn peer_marked(&mut self, ecn: u8, segment: &str) -> Disposition {
+    pub(crate) fn peer_marked(&mut self, ecn: u8, segment: &str) -> &mut Self {
         let (header, len) = parse(segment).to_header();
         let syn = u32::from(header.flags.contains(Flags::SYN));
         let payload = stream(header.seq.since(IRS).wrapping_add(syn), len);
         self.last = self.env(|c, env| c.handle_segment(env, &header, payload, ecn));
         self.drain();
-        self.last
+        self
     }
 
     /// The peer sends a segment with this payload, which is taken.
@@ -448,10 +463,21 @@ impl Test {
         self
     }
 
-    pub(crate) fn icmp(&mut self, seq: u32, kind: pagewire_tcp::IcmpKind) -> &mut Self {
-        let notice = pagewire_tcp::IcmpNotice { seq: ISS + seq, kind };
+    pub(crate) fn icmp(&mut self, seq: u32, kind: IcmpKind) -> &mut Self {
+        let notice = IcmpNotice { seq: ISS + seq, kind };
         self.env(|c, env| c.handle_icmp(env, notice));
         self.drain();
+        self
+    }
+
+    /// The snapshot shows these numbers.
+    #[track_caller]
+    pub(crate) fn info<T: PartialEq + core::fmt::Debug>(
+        &mut self,
+        numbers: impl FnOnce(&Info) -> T,
+        expected: T,
+    ) -> &mut Self {
+        assert_eq!(numbers(&self.conn.info()), expected);
         self
     }
 
@@ -514,8 +540,21 @@ pub(crate) fn byte(seq: u32) -> u8 {
 
 // ---- the notation ----
 
+const FLAGS: [(Flags, char); 9] = [
+    (Flags::SYN, 'S'),
+    (Flags::FIN, 'F'),
+    (Flags::RST, 'R'),
+    (Flags::PSH, 'P'),
+    (Flags::URG, 'U'),
+    (Flags::ECE, 'E'),
+    (Flags::CWR, 'W'),
+    (Flags::AE, 'A'),
+    (Flags::ACK, '.'),
+];
+
+/// A segment as it is written.
 #[derive(Debug, Default)]
-struct Line {
+struct Notation {
     flags: Flags,
     seq: u32,
     len: u32,
@@ -526,27 +565,16 @@ struct Line {
     sacks: Vec<(u32, u32)>,
 }
 
-fn parse(text: &str) -> Line {
-    let mut line = Line::default();
+fn parse(text: &str) -> Notation {
+    let mut line = Notation::default();
     let (main, options) = match text.split_once('<') {
         Some((main, options)) => (main, Some(options.trim_end_matches('>'))),
         None => (text, None),
     };
     let mut words = main.split_whitespace();
-    for c in words.next().unwrap().chars() {
-        line.flags |= match c {
-            'S' => Flags::SYN,
-            'F' => Flags::FIN,
-            'R' => Flags::RST,
-            'P' => Flags::PSH,
-            'U' => Flags::URG,
-            'E' => Flags::ECE,
-            'W' => Flags::CWR,
-            'A' => Flags::AE,
-            '.' => Flags::ACK,
-            '-' => Flags::empty(),
-            _ => panic!("flag {c} in {text}"),
-        };
+    for c in words.next().unwrap().chars().filter(|c| *c != '-') {
+        let flag = FLAGS.iter().find(|(_, name)| *name == c);
+        line.flags |= flag.unwrap_or_else(|| panic!("flag {c} in {text}")).0;
     }
     let range = words.next().unwrap();
     let (first, rest) = range.split_once(':').unwrap();
@@ -607,7 +635,7 @@ fn parse(text: &str) -> Line {
     line
 }
 
-impl Line {
+impl Notation {
     /// As a segment of the peer's.
     fn to_header(&self) -> (TcpHeader, u32) {
         let mut options = self.options.unwrap_or_default();
@@ -651,21 +679,7 @@ fn check(expected: &str, segment: &SegmentOut) {
 pub(crate) fn show(segment: &SegmentOut) -> String {
     let header = &segment.header;
     let mut text = String::new();
-    for (flag, c) in [
-        (Flags::SYN, 'S'),
-        (Flags::FIN, 'F'),
-        (Flags::RST, 'R'),
-        (Flags::PSH, 'P'),
-        (Flags::URG, 'U'),
-        (Flags::ECE, 'E'),
-        (Flags::CWR, 'W'),
-        (Flags::AE, 'A'),
-        (Flags::ACK, '.'),
-    ] {
-        if header.flags.contains(flag) {
-            text.push(c);
-        }
-    }
+    text.extend(FLAGS.iter().filter(|(flag, _)| header.flags.contains(*flag)).map(|(_, c)| c));
     let (seq, end, len) = (header.seq.since(ISS), end_of(segment), len_of(segment));
     text.push_str(&format!(" {seq}:{end}({len})"));
     if header.flags.contains(Flags::ACK) {
