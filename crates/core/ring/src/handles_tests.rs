@@ -1,3 +1,5 @@
+//! Handles: a stale one reaches nothing, and a full table refuses.
+
 use super::{Handles, SLOT_BITS};
 
 #[test]

@@ -159,7 +159,7 @@ pub struct Config {
     pub keepalive: Option<KeepAlive>,
     /// Congestion control.
     pub congestion: CongestionKind,
-    /// What ends slow start before a loss.
+    /// The event that ends slow start before a loss.
     pub slow_start_exit: SlowStartExit,
     /// Initial congestion window in segments (RFC 6928).
     pub initial_cwnd: u32,
@@ -190,7 +190,7 @@ pub struct Config {
     /// Retransmissions of data before the connection times out, as the time of so many doublings of
     /// `rto_min` (RFC 9293 section 3.8.3, R2: at least 100 s).
     pub data_retries: u8,
-    /// The same after the application has closed.
+    /// [`data_retries`](Self::data_retries) after the application has closed.
     pub orphan_retries: u8,
     /// Path MTU probing; `None`: off, as in Linux.
     pub mtu_probing: Option<MtuProbing>,
@@ -265,7 +265,7 @@ pub struct LinkLimits {
     /// Payload bytes in one wire segment without TCP options: the path's MTU less 40 (IPv4) or 60
     /// (IPv6).
     pub mss: u16,
-    /// The same for our own link, regardless of the path: the MSS that we announce.
+    /// The MSS that we announce: [`mss`](Self::mss) of our own link, regardless of the path.
     ///
     /// > RFC 8201 section 5.4: The value sent in the TCP MSS option is independent of the PMTU [...]
     /// > This MSS option value is used by the other end of the connection, which may be using an

@@ -1,4 +1,5 @@
-//! A connection: its four parts, its getters, its end. What the parts do together is below.
+//! A connection: its four parts, its getters, its end. The child modules have the operations that involve
+//! several parts. A driver, the stack, owns connections and calls them.
 
 mod application;
 mod coalesce;
@@ -30,7 +31,7 @@ use crate::outbound::{OutFlags, Outbound};
 use crate::path::Path;
 use crate::seq::Seq;
 
-/// One TCP connection.
+/// A TCP connection.
 ///
 /// A connection begins with [`connect`](Self::connect), [`accept`](Self::accept) or
 /// [`from_cookie`](Self::from_cookie). The other methods are of four kinds, and a driver calls them
@@ -63,7 +64,7 @@ impl Connection {
         self.path.state()
     }
 
-    /// What the application can do now.
+    /// The operations that do not block now.
     #[inline]
     pub fn readiness(&self) -> Readiness {
         let closed = self.path.state() == State::Closed;
@@ -82,13 +83,13 @@ impl Connection {
         ready
     }
 
-    /// Whether it is [`WRITABLE`](Readiness::WRITABLE), the only readiness that a send may end.
+    /// Whether the connection is [`WRITABLE`](Readiness::WRITABLE), the only readiness that a send may end.
     #[inline]
     pub fn is_writable(&self) -> bool {
         self.takes_data() && self.out.is_writable(&self.path)
     }
 
-    /// Whether it can be removed: it is closed, and no reset is due.
+    /// Whether the connection can be removed: it is closed, and no reset is due.
     pub fn is_closed(&self) -> bool {
         self.path.state() == State::Closed && self.life.reset.is_none()
     }

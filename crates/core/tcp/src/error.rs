@@ -13,7 +13,7 @@ pub enum TcpError {
     /// The peer reset the connection.
     #[error("connection reset by peer")]
     ConnectionReset,
-    /// This side aborted the connection.
+    /// The connection was aborted on this side.
     #[error("connection aborted")]
     ConnectionAborted,
     /// The peer did not answer in time.
@@ -34,7 +34,7 @@ pub enum TcpError {
     /// The connection is not established.
     #[error("not connected")]
     NotConnected,
-    /// This side has already closed its sending direction, or the connection is gone.
+    /// The sending direction is closed on this side, or the connection is gone.
     #[error("broken pipe: sending is closed")]
     BrokenPipe,
     /// The socket is already connected.
@@ -87,7 +87,7 @@ pagewire_mem::reasons! {
     Paws = "tcp_paws",
     /// Nothing of the segment lies in the receive window (RFC 9293 section 3.10.7.4, first check).
     OutsideWindow = "tcp_outside_window",
-    /// All of the data had arrived before.
+    /// The data had arrived before.
     Duplicate = "tcp_duplicate",
     /// A reset whose sequence number is not exactly the next one (RFC 5961 section 3).
     RstNotNext = "tcp_rst_not_next",
@@ -97,11 +97,11 @@ pagewire_mem::reasons! {
     SynUnexpected = "tcp_syn_unexpected",
     /// A segment of a synchronised connection without the ACK bit.
     AckMissing = "tcp_ack_missing",
-    /// It acknowledges what was never sent.
+    /// An acknowledgement of numbers that were never sent.
     AckUnsent = "tcp_ack_unsent",
-    /// It acknowledges the SYN,ACK without data, with deferred accept.
+    /// An acknowledgement of the SYN,ACK without data, with deferred accept.
     Deferred = "tcp_deferred",
-    /// It acknowledges what is more than a window behind (RFC 5961 section 5).
+    /// An acknowledgement of numbers more than a window behind (RFC 5961 section 5).
     AckTooOld = "tcp_ack_too_old",
     /// Data for an application that has closed.
     ReceiveClosed = "tcp_receive_closed",
@@ -111,7 +111,7 @@ pagewire_mem::reasons! {
     OutOfOrderLimit = "tcp_out_of_order_limit",
     /// The receive queue pins too much memory for its data, and no pages are free to compact it.
     ReceiveMemory = "tcp_receive_memory",
-    /// All connections together hold as much unread data as the host has memory for.
+    /// The connections together hold as much unread data as the host has memory for.
     HostMemory = "tcp_host_memory",
 }
 

@@ -18,8 +18,7 @@ fn sack(blocks: &[(u32, u32)]) -> SackBlocks {
     blocks.iter().map(|&(l, r)| (Seq(l), Seq(r))).collect()
 }
 
-/// What these bytes mean. Each must come out again byte for byte, but for the checksum, which the
-/// tables leave 0.
+/// Headers and their meaning. Each must be emitted byte for byte; the checksum is 0 here.
 fn table() -> Vec<(&'static str, TcpHeader)> {
     let base = TcpHeader { src_port: 0xc350, dst_port: 80, ..TcpHeader::default() };
     let none = TcpOptions::default();
@@ -186,7 +185,7 @@ fn nothing_is_written_where_there_is_no_room() {
     assert_eq!(out, [0xaa; 39]);
 }
 
-/// What Linux sends beside SACK blocks, by how many counts it must tell.
+/// As Linux: the counts sent beside SACK blocks, by the number of counts that are due.
 #[test]
 fn counts_of_marked_bytes_take_the_place_of_fill_and_of_sack_blocks_beyond_two() {
     let counts = AccurateEcnOption::new([0x010203, 0x040506, 0x070809], 3, true);
@@ -270,7 +269,7 @@ fn options_that_are_not_quite_right_are_read_as_linux_reads_them() {
         ("020405b402000000", true, bad(mss, LengthTooShort)),
         ("020405b403010000", true, bad(mss, LengthTooShort)),
         ("08000000020405b4", true, bad(none, LengthTooShort)),
-        // One byte too long, exact, the kind alone at the end.
+        // A length one byte too long, twice; the kind alone at the end.
         ("02050506", true, bad(none, LengthBeyondHeader)),
         ("020405b4010102ff", true, bad(mss, LengthBeyondHeader)),
         ("01010102", true, bad(none, LengthMissing)),

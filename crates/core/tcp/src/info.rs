@@ -1,4 +1,4 @@
-//! Readiness and the snapshot of a connection.
+//! [`Readiness`], the operations that do not block now, and [`Info`], the snapshot of a connection.
 
 use core::time::Duration;
 
@@ -32,7 +32,7 @@ bitflags::bitflags! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {
-    /// State.
+    /// The state of the connection.
     pub state: State,
     /// Payload bytes in a full wire segment that we send.
     pub send_mss: u16,
@@ -40,7 +40,7 @@ pub struct Info {
     pub recv_mss: u16,
     /// Smoothed round-trip time, zero before the first measurement.
     pub srtt: Duration,
-    /// Its variation.
+    /// Variation of the round-trip time.
     pub rttvar: Duration,
     /// Smallest round-trip time measured, zero before the first.
     pub min_rtt: Duration,
@@ -56,11 +56,11 @@ pub struct Info {
     pub ssthresh: u32,
     /// Bytes sent and not acknowledged cumulatively.
     pub unacked: u32,
-    /// Of these, bytes acknowledged selectively.
+    /// Unacknowledged bytes that were acknowledged selectively.
     pub sacked: u32,
-    /// Of these, bytes considered lost.
+    /// Unacknowledged bytes that are considered lost.
     pub lost: u32,
-    /// Of these, bytes retransmitted and in flight.
+    /// Unacknowledged bytes that were retransmitted and are in flight.
     pub retransmitting: u32,
     /// Bytes queued that have never been sent.
     pub unsent: u32,
@@ -89,11 +89,11 @@ pub struct Info {
     pub ssthresh_segments: u32,
     /// Wire segments sent and not acknowledged cumulatively.
     pub unacked_segments: u32,
-    /// Of these, acknowledged selectively.
+    /// Unacknowledged segments that were acknowledged selectively.
     pub sacked_segments: u32,
-    /// Of these, considered lost.
+    /// Unacknowledged segments that are considered lost.
     pub lost_segments: u32,
-    /// Of these, retransmitted and in flight.
+    /// Unacknowledged segments that were retransmitted and are in flight.
     pub retransmitting_segments: u32,
     /// The degree of reordering on the path, in segments.
     pub reordering: u32,
@@ -101,25 +101,25 @@ pub struct Info {
     pub reord_seen: u32,
     /// Wire segments delivered according to acknowledgements.
     pub delivered: u32,
-    /// Of these, the marked ones (RFC 9768), or those during reported congestion (RFC 3168).
+    /// Delivered segments that were marked (RFC 9768), or came during reported congestion (RFC 3168).
     pub delivered_ce: u32,
     /// Segments that the peer reported to have received twice (RFC 2883).
     pub dsack_dups: u32,
-    /// Both sides do explicit congestion notification.
+    /// Whether both sides do explicit congestion notification.
     pub ecn: bool,
-    /// The peer has sent packets that may be marked.
+    /// Whether the peer has sent packets that may be marked.
     pub ecn_seen: bool,
     /// The counts of both sides with accurate feedback (RFC 9768).
     pub ecn_counts: Option<EcnCounts>,
     /// Unanswered probes: of keep-alive, or of a closed window.
     pub probes: u8,
-    /// Both sides do timestamps (RFC 7323).
+    /// Whether both sides do timestamps (RFC 7323).
     pub timestamps: bool,
-    /// Both sides do selective acknowledgements (RFC 2018).
+    /// Whether both sides do selective acknowledgements (RFC 2018).
     pub sack: bool,
-    /// Both sides do window scaling (RFC 7323).
+    /// Whether both sides do window scaling (RFC 7323).
     pub scaling: bool,
-    /// All data in our SYN was acknowledged, or the peer's accepted (RFC 7413).
+    /// Whether all data in our SYN was acknowledged, or the peer's accepted (RFC 7413).
     pub syn_data: bool,
     /// Shift of the windows that the peer announces.
     pub send_scale: u8,
@@ -155,9 +155,9 @@ pub struct Info {
     pub segments_out: u32,
     /// Segments received; those that the device coalesced count once.
     pub segments_in: u32,
-    /// Of `segments_out`, those with payload.
+    /// Wire segments sent with payload.
     pub data_segments_out: u32,
-    /// Of `segments_in`, those with payload.
+    /// Segments received with payload.
     pub data_segments_in: u32,
     /// Whether small segments leave at once (`TCP_NODELAY`).
     pub nodelay: bool,
@@ -165,8 +165,8 @@ pub struct Info {
     pub quick_ack: bool,
     /// Time with data in the send queue.
     pub busy: Duration,
-    /// Of this, time limited by the peer's window.
+    /// Busy time that was limited by the peer's window.
     pub window_limited: Duration,
-    /// Of this, time limited by the send buffer.
+    /// Busy time that was limited by the send buffer.
     pub buffer_limited: Duration,
 }

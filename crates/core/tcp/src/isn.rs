@@ -13,7 +13,7 @@ pub struct IsnGenerator {
     hasher: SipHasher13,
 }
 
-/// What a hash is for: the same addresses give unrelated numbers for each.
+/// The use of a hash: the same addresses give unrelated numbers for each.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum HashPurpose {
@@ -42,7 +42,7 @@ impl IsnGenerator {
     /// > RFC 7323 section 5.4: A random offset may be added to the timestamp clock on a
     /// > per-connection basis.
     ///
-    /// The same ends always get the same offset, so that timestamps grow as RFC 6191 requires.
+    /// Two ends always get the same offset, so that timestamps grow as RFC 6191 requires.
     pub fn timestamp_offset(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
         self.hash(HashPurpose::Timestamp, local, remote)
     }

@@ -17,7 +17,7 @@ pub struct Shared {
     pub challenges: ChallengeLimit,
 }
 
-/// What a host lends to a connection during a call.
+/// The host's things that a connection borrows during a call.
 #[allow(missing_debug_implementations, reason = "borrows of the host's own things")]
 pub struct Env<'a> {
     /// The time of this turn.
@@ -34,7 +34,7 @@ pub struct Env<'a> {
 
 /// The memory that all connections together may pin for received data that is unread.
 ///
-/// One connection may pin a quarter of the free memory ([`RECEIVE_SHARE`]). So a few connections
+/// A connection may pin a quarter of the free memory ([`RECEIVE_SHARE`]). So a few connections
 /// are not limited, each of many gets less, and some is always left for the next. Windows open only
 /// that far. In the last eighth of the budget ([`RECEIVE_RESERVE`]) even data within the window is
 /// refused, if the connection holds more than its share or, but for two segments, the data lies beyond
@@ -57,9 +57,9 @@ pub struct ReceiveBudget {
     most: usize,
     /// Bytes that wait in queues.
     queued: usize,
-    /// Of `queued`, what datagrams pin.
+    /// The part of `queued` that datagrams pin.
     datagrams: usize,
-    /// What applications took by reference and keep.
+    /// Memory that applications took by reference and keep.
     kept: Option<Arc<Returns>>,
 }
 

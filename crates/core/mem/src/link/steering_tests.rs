@@ -1,3 +1,5 @@
+//! Rules of steering: the flows that each kind of rule names, and fragments of datagrams.
+
 use std::net::SocketAddr;
 
 use super::{Protocol, Rule, Steering};

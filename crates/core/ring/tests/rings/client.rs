@@ -1,14 +1,6 @@
 //! Connections that an application on rings opens.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
-use pagewire_mem::Region;
-use pagewire_ring::layout::Words;
-use pagewire_ring::{Completion, Op, Submission};
-use pagewire_testkit::sim::{Stream, Verbs};
-
-use crate::support::{GROUP, PORT, RECEIVE, STREAM, World};
+use crate::support::*;
 
 const CONNECT: u64 = 50;
 

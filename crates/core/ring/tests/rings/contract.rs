@@ -1,20 +1,12 @@
 //! The contract of the rings (`crates/core/ring/src/lib.rs`), a test for each row.
 
-use std::time::Duration;
-
-use pagewire_mem::CopyReason;
-use pagewire_ring::layout::COPY_GROUP;
-use pagewire_ring::{Completion, EngineConfig, Op, QueueConfig, Submission};
-
-use crate::support::{GROUP, OTHER_PORT, PORT, RECEIVE, STREAM, World, at, config};
-use pagewire_testkit::sim::Verbs;
+use crate::support::*;
 
 const MIB: u64 = 1 << 20;
 
 #[test]
 fn steered_flows_land_in_the_region_and_are_delivered_by_reference() {
-    let mut world = World::new(1, "delay=1ms");
-    let group = world.register(16);
+    let (mut world, group) = World::registered(16);
     world.send(8 * MIB, 100_000);
     world.receive_on_all(group, 1);
     world.run_to_the_end();
@@ -27,14 +19,71 @@ fn steered_flows_land_in_the_region_and_are_delivered_by_reference() {
     world.bring_home(group);
 }
 
-#[test]
-fn flows_that_no_rule_names_stay_on_the_default_queue() {
-    let mut world = World::new(2, "delay=1ms");
-    let group = world.register(4);
-    let listener = world.server().listen(at(OTHER_PORT), 8).unwrap();
-    world.ordinary_flow(listener, MIB);
-    let level = world.sim.node_mut(world.server).steering.memory_mut(1).unwrap();
-    assert_eq!((level.level().placed(), world.engine.delivered(group)), (0, 0));
+given! {
+    let (mut world, group) = World::registered(4);
+
+    flows_that_no_rule_names_stay_on_the_default_queue {
+        let listener = world.server().listen(at(OTHER_PORT), 8).unwrap();
+        world.ordinary_flow(listener, MIB);
+        let level = world.sim.node_mut(world.server).steering.memory_mut(1).unwrap();
+        assert_eq!((level.level().placed(), world.engine.delivered(group)), (0, 0));
+    }
+    a_receive_once_completes_once_and_the_rest_waits {
+        world.send(20_000, 20_000);
+        world.run(|world| world.app.accepted.len() == 1);
+        world.pass(Duration::from_millis(100));
+        let handle = world.app.accepted[0];
+        world.app.submit(Submission::receive(handle, group, 5_000, RECEIVE));
+        world.turn();
+        let over = world.flow().over[0];
+        assert_eq!((over.result, world.flow().received), (5_000, 5_000));
+        assert!(over.has(Completion::NONEMPTY) && over.has(Completion::LIMIT));
+        world.pass(Duration::from_millis(100));
+        assert_eq!(world.flow().received, 5_000, "nothing without a receive");
+        world.app.submit(Submission::receive(handle, group, 0, RECEIVE));
+        world.turn();
+        assert_eq!((world.flow().received, world.flow().over.len()), (20_000, 2));
+    }
+    the_end_of_the_stream_and_errors_are_completions {
+        world.send(10_000, 10_000);
+        world.receive_on_all(group, 1);
+        world.run_to_the_end();
+        let end = world.flow().over[0];
+        assert_eq!((end.result, end.has(Completion::MORE)), (0, false));
+
+        let (mut world, group) = World::registered(4);
+        world.send(u64::MAX, 10_000);
+        world.receive_on_all(group, 1);
+        world.run(|world| world.flow().received > 100_000);
+        let (now, socket) = (world.sim.now(), world.senders[0].socket);
+        world.senders.clear();
+        world.sim.node_mut(world.client).stack.abort(now, socket);
+        world.run(|world| !world.flow().over.is_empty());
+        assert_eq!(world.flow().over[0].result, -104, "ECONNRESET");
+    }
+    unregistering_waits_for_the_last_buffer_and_flows_fall_back_to_copies {
+        world.app.returns = false;
+        world.send(8 * MIB, 50_000);
+        world.receive_on_all(group, 1);
+        world.run(|world| world.flow().reference > MIB / 2);
+        world.unregister(group);
+        let reference = world.flow().reference;
+        // All buffers but one come back.
+        let position = world.app.held.iter().position(|entry| entry.group == group).unwrap();
+        let last = world.app.held.remove(position).unwrap();
+        world.app.returns = true;
+        world.app.give_back_all();
+        world.run(|world| !world.flow().over.is_empty());
+        assert_eq!(world.flow().received, 8 * MIB);
+        assert_eq!(world.flow().reference, reference, "nothing more by reference");
+        let gone = |world: &World| world.app.notices.iter()
+            .any(|n| n.has(Completion::UNREGISTERED));
+        assert!(!gone(&world) && world.engine.delivered(group) == 1);
+        world.app.fill(group, last.fill());
+        world.run(|world| gone(world));
+        // The queue and the number are free again.
+        assert_eq!(world.register(4), group);
+    }
 }
 
 #[test]
@@ -67,29 +116,8 @@ fn data_from_before_the_registration_is_copied_and_marked() {
 }
 
 #[test]
-fn a_receive_once_completes_once_and_the_rest_waits() {
-    let mut world = World::new(7, "delay=1ms");
-    let group = world.register(4);
-    world.send(20_000, 20_000);
-    world.run(|world| world.app.accepted.len() == 1);
-    world.pass(Duration::from_millis(100));
-    let handle = world.app.accepted[0];
-    world.app.submit(Submission::receive(handle, group, 5_000, RECEIVE));
-    world.turn();
-    let over = world.flow().over[0];
-    assert_eq!((over.result, world.flow().received), (5_000, 5_000));
-    assert!(over.has(Completion::NONEMPTY) && over.has(Completion::LIMIT));
-    world.pass(Duration::from_millis(100));
-    assert_eq!(world.flow().received, 5_000, "nothing without a receive");
-    world.app.submit(Submission::receive(handle, group, 0, RECEIVE));
-    world.turn();
-    assert_eq!((world.flow().received, world.flow().over.len()), (20_000, 2));
-}
-
-#[test]
 fn a_multishot_receive_ends_at_its_limit() {
-    let mut world = World::new(8, "delay=1ms");
-    let group = world.register(8);
+    let (mut world, group) = World::registered(8);
     let handle = world.send_accepted(2 * MIB, 50_000);
     world.app.submit(Submission::receive(handle, group, MIB, RECEIVE).multishot());
     world.run(|world| !world.flow().over.is_empty());
@@ -98,31 +126,8 @@ fn a_multishot_receive_ends_at_its_limit() {
 }
 
 #[test]
-fn the_end_of_the_stream_and_errors_are_completions() {
-    let mut world = World::new(9, "delay=1ms");
-    let group = world.register(4);
-    world.send(10_000, 10_000);
-    world.receive_on_all(group, 1);
-    world.run_to_the_end();
-    let end = world.flow().over[0];
-    assert_eq!((end.result, end.has(Completion::MORE)), (0, false));
-
-    let mut world = World::new(10, "delay=1ms");
-    let group = world.register(4);
-    world.send(u64::MAX, 10_000);
-    world.receive_on_all(group, 1);
-    world.run(|world| world.flow().received > 100_000);
-    let (now, socket) = (world.sim.now(), world.senders[0].socket);
-    world.senders.clear();
-    world.sim.node_mut(world.client).stack.abort(now, socket);
-    world.run(|world| !world.flow().over.is_empty());
-    assert_eq!(world.flow().over[0].result, -104, "ECONNRESET");
-}
-
-#[test]
 fn a_cancel_ends_a_receive_and_loses_nothing() {
-    let mut world = World::new(11, "delay=1ms");
-    let group = world.register(8);
+    let (mut world, group) = World::registered(8);
     world.send(4 * MIB, 50_000);
     world.receive_on_all(group, 1);
     world.run(|world| world.flow().received > MIB);
@@ -141,8 +146,7 @@ fn a_cancel_ends_a_receive_and_loses_nothing() {
 
 #[test]
 fn a_page_in_several_entries_is_free_when_all_of_them_are_back() {
-    let mut world = World::new(12, "delay=1ms");
-    let group = world.register(1);
+    let (mut world, group) = World::registered(1);
     world.app.returns = false;
     // Segments of 1,448 bytes lie side by side, so a page is in two or three of them; receives of
     // 700 bytes cut them again.
@@ -212,8 +216,7 @@ fn buffers_are_scarce_below_the_threshold_and_not_at_it() {
 
 #[test]
 fn an_application_that_stops_returning_is_told_stalls_only_its_flows_and_recovers() {
-    let mut world = World::new(14, "delay=1ms");
-    let group = world.register(1);
+    let (mut world, group) = World::registered(1);
     world.app.returns = false;
     world.send(16 * MIB, 50_000);
     world.receive_on_all(group, 1);
@@ -280,36 +283,10 @@ fn without_buffers_data_that_was_invited_is_copied_not_lost() {
 }
 
 #[test]
-fn unregistering_waits_for_the_last_buffer_and_flows_fall_back_to_copies() {
-    let mut world = World::new(16, "delay=1ms");
-    let group = world.register(4);
-    world.app.returns = false;
-    world.send(8 * MIB, 50_000);
-    world.receive_on_all(group, 1);
-    world.run(|world| world.flow().reference > MIB / 2);
-    world.unregister(group);
-    let reference = world.flow().reference;
-    // All buffers but one come back.
-    let position = world.app.held.iter().position(|entry| entry.group == group).unwrap();
-    let last = world.app.held.remove(position).unwrap();
-    world.app.returns = true;
-    world.app.give_back_all();
-    world.run(|world| !world.flow().over.is_empty());
-    assert_eq!(world.flow().received, 8 * MIB);
-    assert_eq!(world.flow().reference, reference, "nothing more by reference");
-    let gone = |world: &World| world.app.notices.iter().any(|n| n.has(Completion::UNREGISTERED));
-    assert!(!gone(&world) && world.engine.delivered(group) == 1);
-    world.app.fill(group, last.fill());
-    world.run(|world| gone(world));
-    // The queue and the number are free again.
-    assert_eq!(world.register(4), group);
-}
-
-#[test]
 fn a_server_lives_on_rings_alone() {
     let mut world = World::new(17, "delay=1ms,loss=1%");
     let group = world.register(8);
-    let answer = pagewire_testkit::sim::Stream(STREAM).bytes(0, 200_000);
+    let answer = Stream(STREAM).bytes(0, 200_000);
     let out = world.register_send(&answer);
     world.send(MIB, 50_000);
     world.receive_on_all(group, 1);
@@ -337,7 +314,7 @@ fn a_server_lives_on_rings_alone() {
     world.app.submit(Submission::new(Op::Close, handle, 8));
     world.app.submit(Submission::new(Op::Close, world.listener, 9));
     world.turn();
-    let listening = world.app.others.iter().find(|done| done.user_data == crate::support::ACCEPT);
+    let listening = world.app.others.iter().find(|done| done.user_data == ACCEPT);
     assert_eq!(listening.map(|done| done.result), Some(-125), "the accept was cancelled");
     assert_eq!(PORT, 7000);
 }

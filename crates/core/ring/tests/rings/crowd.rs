@@ -1,11 +1,6 @@
 //! Many connections on one ring and one region.
 
-use std::time::Duration;
-
-use pagewire_device::FaultRng;
-use pagewire_ring::EngineConfig;
-
-use crate::support::{World, config};
+use crate::support::*;
 
 /// For a minute of virtual time 64 connections send pieces of random sizes, one packet in a hundred
 /// is lost, and the application keeps buffers for a while.

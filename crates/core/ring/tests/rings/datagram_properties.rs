@@ -1,15 +1,9 @@
 //! Any datagrams come, and an honest application does anything in any order: each is reported as it was
 //! sent, in order, and every buffer comes home.
 
-use std::collections::VecDeque;
-use std::time::Duration;
-
-use pagewire_ring::Submission;
-use pagewire_ring::layout::COPY_GROUP;
-use pagewire_testkit::sim::Stream;
 use proptest::prelude::*;
 
-use crate::support::{RECEIVE, STREAM, World};
+use crate::support::*;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -49,9 +43,9 @@ proptest! {
         entries in prop_oneof![Just(64u32), Just(4096)],
         steps in prop::collection::vec(step(), 1..120),
     ) {
-        let rings = pagewire_ring::EngineConfig {
+        let rings = EngineConfig {
             entries,
-            ..pagewire_ring::EngineConfig::new(crate::support::config(2))
+            ..EngineConfig::new(config(2))
         };
         // No loss: what is dropped is dropped here, and counted.
         let mut world = World::with(seed, "delay=1ms", rings);

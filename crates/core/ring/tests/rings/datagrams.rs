@@ -1,15 +1,8 @@
 //! Datagram sockets on rings: each row of the contract, each error, each lie that is theirs alone.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
-use pagewire_mem::{CopyReason, FragVec, Instant};
-use pagewire_ring::layout::{Address, COPY_GROUP};
-use pagewire_ring::{Completion, EngineConfig, Op, QueueConfig, Submission};
 use pagewire_stack::limits::{UDP_RECEIVE_BYTES, UDP_RECEIVE_DATAGRAMS};
-use pagewire_testkit::sim::{Stream, Verbs};
 
-use crate::support::{GROUP, PORT, RECEIVE, STREAM, World, at, config};
+use crate::support::*;
 
 const CLIENT: [u8; 4] = [10, 0, 0, 2];
 
@@ -22,39 +15,72 @@ fn sender(world: &World, socket: pagewire_stack::UdpId) -> SocketAddr {
     SocketAddr::from((CLIENT, local.port()))
 }
 
-#[test]
-fn steered_datagrams_land_in_the_region_and_each_has_a_completion() {
-    let mut world = World::new(101, "delay=1ms");
-    let group = world.register(4);
-    let handle = world.receive_datagrams(group);
-    let senders = [world.datagram_sender(), world.datagram_sender()];
-    let mut expected = Vec::new();
-    for n in 0..300 {
-        let (from, len) = (senders[n % 2], 600 + n * 2);
-        world.send_datagram(from, &bytes(len, n as u64 * 5000));
-        expected.push((sender(&world, from), bytes(len, n as u64 * 5000)));
-        if n % 10 == 0 {
-            world.pass(Duration::from_millis(2));
+given! {
+    let (mut world, group) = World::registered(4);
+
+    steered_datagrams_land_in_the_region_and_each_has_a_completion {
+        let handle = world.receive_datagrams(group);
+        let senders = [world.datagram_sender(), world.datagram_sender()];
+        let mut expected = Vec::new();
+        for n in 0..300 {
+            let (from, len) = (senders[n % 2], 600 + n * 2);
+            world.send_datagram(from, &bytes(len, n as u64 * 5000));
+            expected.push((sender(&world, from), bytes(len, n as u64 * 5000)));
+            if n % 10 == 0 {
+                world.pass(Duration::from_millis(2));
+            }
+        }
+        world.run_to_datagrams(300);
+        for (got, (from, bytes)) in world.app.datagrams.iter().zip(&expected) {
+            assert_eq!((got.from, &got.bytes), (*from, bytes));
+            assert_eq!(
+                (got.told.length as usize, got.copied, got.told.handle),
+                (bytes.len(), 0, handle)
+            );
+            assert!(got.told.has(Completion::MORE) && !got.told.has(Completion::TRUNCATED));
+        }
+        // The copy ledger: the card's writes into the region, and nothing of ours.
+        let total: usize = expected.iter().map(|(_, bytes)| bytes.len()).sum();
+        let ledger = *world.sim.node(world.server).stack.ledger();
+        assert_eq!(ledger.get(CopyReason::DeviceRx), total as u64);
+        assert_eq!(ledger.ours(), 0, "{ledger:?}");
+        let counters = world.engine.counters();
+        assert_eq!((counters.zc_bytes, counters.copy_bytes), (total as u64, 0));
+        assert_eq!((counters.datagrams, counters.datagrams_truncated), (300, 0));
+        world.bring_home(group);
+    }
+    a_receive_once_takes_one_datagram_and_the_rest_waits {
+        let handle = world.bind();
+        let from = world.datagram_sender();
+        for n in 0..3 {
+            world.send_datagram(from, &[n; 1000]);
+        }
+        world.pass(Duration::from_millis(100));
+        for n in 0..3 {
+            assert_eq!(world.app.datagrams.len(), usize::from(n), "nothing without a receive");
+            world.app.submit(Submission::receive(handle, group, 0, RECEIVE));
+            world.turn();
+            let got = world.app.datagrams.last().unwrap();
+            assert_eq!(got.bytes, [n; 1000]);
+            assert_eq!(
+                (got.told.has(Completion::NONEMPTY), got.told.has(Completion::MORE)),
+                (n < 2, false)
+            );
         }
     }
-    world.run_to_datagrams(300);
-    for (got, (from, bytes)) in world.app.datagrams.iter().zip(&expected) {
-        assert_eq!((got.from, &got.bytes), (*from, bytes));
-        assert_eq!(
-            (got.told.length as usize, got.copied, got.told.handle),
-            (bytes.len(), 0, handle)
-        );
-        assert!(got.told.has(Completion::MORE) && !got.told.has(Completion::TRUNCATED));
+    a_datagram_that_came_in_fragments_is_one_completion {
+        world.receive_datagrams(group);
+        let from = world.datagram_sender();
+        for len in [1473, 10_000, 65_507] {
+            world.send_datagram(from, &bytes(len, 3));
+            world.run(|world| !world.app.datagrams.is_empty());
+            let got = world.app.datagrams.pop().unwrap();
+            assert!(got.bytes == bytes(len, 3), "{len}");
+            // Only the first fragment has the port that the rule names.
+            assert!(got.copied > 0 && got.copied < len, "{} of {len} copied", got.copied);
+        }
+        world.bring_home(group);
     }
-    // The copy ledger: the card's writes into the region, and nothing of ours.
-    let total: usize = expected.iter().map(|(_, bytes)| bytes.len()).sum();
-    let ledger = *world.sim.node(world.server).stack.ledger();
-    assert_eq!(ledger.get(CopyReason::DeviceRx), total as u64);
-    assert_eq!(ledger.ours(), 0, "{ledger:?}");
-    let counters = world.engine.counters();
-    assert_eq!((counters.zc_bytes, counters.copy_bytes), (total as u64, 0));
-    assert_eq!((counters.datagrams, counters.datagrams_truncated), (300, 0));
-    world.bring_home(group);
 }
 
 #[test]
@@ -72,105 +98,115 @@ fn datagrams_of_another_port_or_protocol_stay_on_the_default_queue() {
     assert_eq!(memory.level().placed(), 0);
 }
 
-#[test]
-fn without_any_queue_datagrams_come_by_copy() {
-    let mut world = World::new(103, "delay=1ms");
-    world.receive_datagrams(COPY_GROUP);
-    let from = world.datagram_sender();
-    for n in 0..200 {
-        world.send_datagram(from, &bytes(1 + n * 7, 0));
-        world.pass(Duration::from_millis(2));
-    }
-    world.run_to_datagrams(200);
-    for (n, got) in world.app.datagrams.iter().enumerate() {
-        assert_eq!(got.bytes, bytes(1 + n * 7, 0));
-        assert_eq!(got.copied, got.bytes.len());
-    }
-}
+given! {
+    let (mut world, group) = World::registered(1);
 
-#[test]
-fn an_empty_datagram_is_a_completion_without_entries() {
-    let mut world = World::new(104, "delay=1ms");
-    let group = world.register(1);
-    world.receive_datagrams(group);
-    let from = world.datagram_sender();
-    for bytes in [&[][..], b"something", &[]] {
-        world.send_datagram(from, bytes);
+    an_empty_datagram_is_a_completion_without_entries {
+        world.receive_datagrams(group);
+        let from = world.datagram_sender();
+        for bytes in [&[][..], b"something", &[]] {
+            world.send_datagram(from, bytes);
+        }
+        world.run_to_datagrams(3);
+        for (got, len) in world.app.datagrams.iter().zip([0, 9, 0]) {
+            assert_eq!(
+                (got.told.result, got.told.length, got.told.entries),
+                (len, len as u32, u32::from(len > 0))
+            );
+            assert!(got.told.has(Completion::MORE), "no end: {:?}", got.told);
+            assert_eq!(got.from, sender(&world, from));
+        }
     }
-    world.run_to_datagrams(3);
-    for (got, len) in world.app.datagrams.iter().zip([0, 9, 0]) {
-        assert_eq!(
-            (got.told.result, got.told.length, got.told.entries),
-            (len, len as u32, u32::from(len > 0))
-        );
-        assert!(got.told.has(Completion::MORE), "no end: {:?}", got.told);
-        assert_eq!(got.from, sender(&world, from));
+    what_is_beyond_the_limit_of_a_datagram_is_lost_and_told {
+        let handle = world.receive_datagrams(group);
+        let from = world.datagram_sender();
+        let cases =
+            [(1000, 1400, 1000), (1400, 1400, 1400), (1401, 1400, 1400), (1, 700, 1), (0, 1400, 1400)];
+        for (limit, len, delivered) in cases {
+            world.answer(Submission::cancel(handle, RECEIVE, 0));
+            world.app.submit(Submission::receive(handle, group, limit, RECEIVE).multishot());
+            world.app.datagrams.clear();
+            world.send_datagram(from, &bytes(len, 0));
+            world.send_datagram(from, &bytes(600, 7));
+            world.run_to_datagrams(2);
+            let [first, second] = &world.app.datagrams[..] else { panic!("two") };
+            assert_eq!(first.bytes, bytes(delivered, 0));
+            assert_eq!(first.told.length as usize, len);
+            // The next begins with its own first byte.
+            assert_eq!(second.bytes, bytes(600.min(if limit == 0 { 600 } else { limit as usize }), 7));
+        }
+        assert!(world.engine.counters().datagrams_truncated >= 3);
+        world.bring_home(group);
     }
-}
-
-#[test]
-fn what_is_beyond_the_limit_of_a_datagram_is_lost_and_told() {
-    let mut world = World::new(105, "delay=1ms");
-    let group = world.register(1);
-    let handle = world.receive_datagrams(group);
-    let from = world.datagram_sender();
-    let cases =
-        [(1000, 1400, 1000), (1400, 1400, 1400), (1401, 1400, 1400), (1, 700, 1), (0, 1400, 1400)];
-    for (limit, len, delivered) in cases {
-        world.answer(Submission::cancel(handle, RECEIVE, 0));
-        world.app.submit(Submission::receive(handle, group, limit, RECEIVE).multishot());
-        world.app.datagrams.clear();
-        world.send_datagram(from, &bytes(len, 0));
-        world.send_datagram(from, &bytes(600, 7));
+    unregistering_waits_for_the_last_datagram_and_the_socket_goes_on_by_copy {
+        world.receive_datagrams(group);
+        world.app.returns = false;
+        let from = world.datagram_sender();
+        world.send_datagram(from, &bytes(1000, 1));
+        world.run_to_datagrams(1);
+        world.unregister(group);
+        world.send_datagram(from, &bytes(1000, 2));
         world.run_to_datagrams(2);
-        let [first, second] = &world.app.datagrams[..] else { panic!("two") };
-        assert_eq!(first.bytes, bytes(delivered, 0));
-        assert_eq!(first.told.length as usize, len);
-        // The next begins with its own first byte.
-        assert_eq!(second.bytes, bytes(600.min(if limit == 0 { 600 } else { limit as usize }), 7));
+        assert_eq!([0, 1].map(|n| world.app.datagrams[n].copied), [0, 1000]);
+        world.pass(Duration::from_secs(1));
+        let gone = |world: &World| world.app.notices.iter()
+            .any(|n| n.has(Completion::UNREGISTERED));
+        assert!(!gone(&world), "a buffer is out");
+        world.app.give_back_all();
+        world.run(|world| gone(world));
+        assert_eq!(world.register(1), group, "queue and number are free again");
     }
-    assert!(world.engine.counters().datagrams_truncated >= 3);
-    world.bring_home(group);
-}
+    a_socket_with_a_peer_takes_from_it_alone_and_hears_of_its_errors {
+        let handle = world.receive_datagrams(group);
+        let (peer, other) = (world.datagram_sender(), world.datagram_sender());
+        let to = sender(&world, peer);
+        let connect = Submission::new(Op::Connect, handle, 0);
+        assert_eq!(world.answer(connect.to(to)).result, 0);
+        world.send_datagram(other, &[1; 1000]);
+        world.send_datagram(peer, &[2; 1000]);
+        world.run_to_datagrams(1);
+        assert_eq!((world.app.datagrams[0].from, world.app.datagrams[0].bytes[0]), (to, 2));
 
-#[test]
-fn a_receive_once_takes_one_datagram_and_the_rest_waits() {
-    let mut world = World::new(106, "delay=1ms");
-    let group = world.register(4);
-    let handle = world.bind();
-    let from = world.datagram_sender();
-    for n in 0..3 {
-        world.send_datagram(from, &[n; 1000]);
-    }
-    world.pass(Duration::from_millis(100));
-    for n in 0..3 {
-        assert_eq!(world.app.datagrams.len(), usize::from(n), "nothing without a receive");
+        // The peer goes away: what is sent is refused, and that ends the receive.
+        let (now, client) = (world.sim.now(), world.client);
+        world.sim.node_mut(client).stack.close(now, peer);
+        let out = world.register_send(&[]);
+        world.app.submit(Submission::send(handle, out, 0, 100, 80));
+        world.run(|world| world.app.others.len() == 2);
+        let result = |user_data| {
+            let done = world.app.others.iter().find(|done| done.user_data == user_data).unwrap();
+            (done.result, done.flags & (Completion::MORE | Completion::DATAGRAM))
+        };
+        assert_eq!((result(80), result(RECEIVE)), ((100, 0), (-111, 0)), "ECONNREFUSED");
+
+        // Told once: the next receive goes on, and without a peer from anybody.
+        assert_eq!(world.answer(connect).result, 0);
         world.app.submit(Submission::receive(handle, group, 0, RECEIVE));
-        world.turn();
-        let got = world.app.datagrams.last().unwrap();
-        assert_eq!(got.bytes, [n; 1000]);
+        world.send_datagram(other, &[3; 1000]);
+        world.run_to_datagrams(2);
+        assert_eq!(world.app.datagrams[1].bytes[0], 3);
+    }
+    a_cancel_and_a_close_end_a_receive {
+        let handle = world.receive_datagrams(group);
+        assert_eq!(world.answer(Submission::cancel(handle, RECEIVE, 0)).result, 0);
         assert_eq!(
-            (got.told.has(Completion::NONEMPTY), got.told.has(Completion::MORE)),
-            (n < 2, false)
+            world.app.others.pop().map(|done| (done.user_data, done.result)),
+            Some((RECEIVE, -125))
         );
+        let from = world.datagram_sender();
+        world.send_datagram(from, &[5; 1000]);
+        world.pass(Duration::from_millis(10));
+        world.app.submit(Submission::receive(handle, group, 0, RECEIVE).multishot());
+        world.run_to_datagrams(1);
+        assert_eq!(world.app.datagrams[0].bytes, [5; 1000], "a cancel loses nothing");
+        assert_eq!(world.answer(Submission::new(Op::Close, handle, 0)).result, 0);
+        assert_eq!(
+            world.app.others.pop().map(|done| (done.user_data, done.result)),
+            Some((RECEIVE, -125))
+        );
+        // The port is free again.
+        world.bind();
     }
-}
-
-#[test]
-fn a_datagram_that_came_in_fragments_is_one_completion() {
-    let mut world = World::new(107, "delay=1ms");
-    let group = world.register(4);
-    world.receive_datagrams(group);
-    let from = world.datagram_sender();
-    for len in [1473, 10_000, 65_507] {
-        world.send_datagram(from, &bytes(len, 3));
-        world.run(|world| !world.app.datagrams.is_empty());
-        let got = world.app.datagrams.pop().unwrap();
-        assert!(got.bytes == bytes(len, 3), "{len}");
-        // Only the first fragment has the port that the rule names.
-        assert!(got.copied > 0 && got.copied < len, "{} of {len} copied", got.copied);
-    }
-    world.bring_home(group);
 }
 
 #[test]
@@ -208,24 +244,6 @@ fn memory_of_a_sender_on_this_machine_is_told_of_where_it_is() {
     let ledger = *world.sim.node(world.server).stack.ledger();
     assert_eq!((ledger.ours(), ledger.get(CopyReason::DeviceRx)), (0, 0), "nobody copied");
     assert_eq!(world.engine.delivered(group), 0);
-}
-
-#[test]
-fn fill_entries_that_datagrams_use_up_are_told_of() {
-    let mut world = World::new(109, "delay=1ms");
-    let told_of = QueueConfig { notify_every: 32, threshold: 16, ..config(1) };
-    let group = world.register_unposted(told_of);
-    world.app.post(group, 0..64);
-    world.receive_datagrams(group);
-    world.app.returns = false;
-    let from = world.datagram_sender();
-    for n in 0..400 {
-        world.send_datagram(from, &bytes(1400, n));
-        world.pass(Duration::from_millis(2));
-    }
-    let told = |flag| world.app.notices.iter().any(|notice| notice.has(flag));
-    assert!(told(Completion::DRAINED) && told(Completion::LOW) && told(Completion::EMPTY));
-    assert_eq!(world.engine.counters().empty, 1, "{:?}", world.engine);
 }
 
 /// UDP has no window to close. A datagram for which the region has no buffer is copied; without a buffer
@@ -303,27 +321,6 @@ fn the_number_of_datagrams_that_wait_is_bounded_even_if_they_are_empty() {
 }
 
 #[test]
-fn unregistering_waits_for_the_last_datagram_and_the_socket_goes_on_by_copy() {
-    let mut world = World::new(112, "delay=1ms");
-    let group = world.register(1);
-    world.receive_datagrams(group);
-    world.app.returns = false;
-    let from = world.datagram_sender();
-    world.send_datagram(from, &bytes(1000, 1));
-    world.run_to_datagrams(1);
-    world.unregister(group);
-    world.send_datagram(from, &bytes(1000, 2));
-    world.run_to_datagrams(2);
-    assert_eq!([0, 1].map(|n| world.app.datagrams[n].copied), [0, 1000]);
-    world.pass(Duration::from_secs(1));
-    let gone = |world: &World| world.app.notices.iter().any(|n| n.has(Completion::UNREGISTERED));
-    assert!(!gone(&world), "a buffer is out");
-    world.app.give_back_all();
-    world.run(|world| gone(world));
-    assert_eq!(world.register(1), group, "queue and number are free again");
-}
-
-#[test]
 fn datagrams_leave_from_registered_memory() {
     let mut world = World::new(113, "delay=1ms");
     let out = world.register_send(&bytes(GROUP, 0));
@@ -350,65 +347,6 @@ fn datagrams_leave_from_registered_memory() {
     let mut results: Vec<_> = world.app.others.iter().map(|d| (d.user_data, d.result)).collect();
     results.sort_unstable();
     assert_eq!(results, [(70, 1000), (71, 1472), (72, 0), (73, 20_000), (74, 65_507)]);
-}
-
-#[test]
-fn a_socket_with_a_peer_takes_from_it_alone_and_hears_of_its_errors() {
-    let mut world = World::new(114, "delay=1ms");
-    let group = world.register(1);
-    let handle = world.receive_datagrams(group);
-    let (peer, other) = (world.datagram_sender(), world.datagram_sender());
-    let to = sender(&world, peer);
-    let connect = Submission::new(Op::Connect, handle, 0);
-    assert_eq!(world.answer(connect.to(to)).result, 0);
-    world.send_datagram(other, &[1; 1000]);
-    world.send_datagram(peer, &[2; 1000]);
-    world.run_to_datagrams(1);
-    assert_eq!((world.app.datagrams[0].from, world.app.datagrams[0].bytes[0]), (to, 2));
-
-    // The peer goes away: what is sent is refused, and that ends the receive.
-    let (now, client) = (world.sim.now(), world.client);
-    world.sim.node_mut(client).stack.close(now, peer);
-    let out = world.register_send(&[]);
-    world.app.submit(Submission::send(handle, out, 0, 100, 80));
-    world.run(|world| world.app.others.len() == 2);
-    let result = |user_data| {
-        let done = world.app.others.iter().find(|done| done.user_data == user_data).unwrap();
-        (done.result, done.flags & (Completion::MORE | Completion::DATAGRAM))
-    };
-    assert_eq!((result(80), result(RECEIVE)), ((100, 0), (-111, 0)), "ECONNREFUSED");
-
-    // Told once: the next receive goes on, and without a peer from anybody.
-    assert_eq!(world.answer(connect).result, 0);
-    world.app.submit(Submission::receive(handle, group, 0, RECEIVE));
-    world.send_datagram(other, &[3; 1000]);
-    world.run_to_datagrams(2);
-    assert_eq!(world.app.datagrams[1].bytes[0], 3);
-}
-
-#[test]
-fn a_cancel_and_a_close_end_a_receive() {
-    let mut world = World::new(115, "delay=1ms");
-    let group = world.register(1);
-    let handle = world.receive_datagrams(group);
-    assert_eq!(world.answer(Submission::cancel(handle, RECEIVE, 0)).result, 0);
-    assert_eq!(
-        world.app.others.pop().map(|done| (done.user_data, done.result)),
-        Some((RECEIVE, -125))
-    );
-    let from = world.datagram_sender();
-    world.send_datagram(from, &[5; 1000]);
-    world.pass(Duration::from_millis(10));
-    world.app.submit(Submission::receive(handle, group, 0, RECEIVE).multishot());
-    world.run_to_datagrams(1);
-    assert_eq!(world.app.datagrams[0].bytes, [5; 1000], "a cancel loses nothing");
-    assert_eq!(world.answer(Submission::new(Op::Close, handle, 0)).result, 0);
-    assert_eq!(
-        world.app.others.pop().map(|done| (done.user_data, done.result)),
-        Some((RECEIVE, -125))
-    );
-    // The port is free again.
-    world.bind();
 }
 
 #[test]

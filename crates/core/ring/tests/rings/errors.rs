@@ -2,12 +2,7 @@
 
 use std::ptr::NonNull;
 
-use pagewire_device::{BindError, QueueMemory, Rule, Steering};
-use pagewire_mem::{Access, Frag, PAGE_SIZE, PagePool, Region};
-use pagewire_ring::{Engine, EngineConfig, QueueConfig, RegisterError};
-use pagewire_testkit::given;
-
-use crate::support::{GROUP, config};
+use crate::support::*;
 
 fn engine() -> Engine {
     Engine::new(EngineConfig::new(config(1))).unwrap().0
@@ -16,7 +11,7 @@ fn engine() -> Engine {
 fn refused(engine: &mut Engine, config: QueueConfig) -> RegisterError {
     let error = engine.register_queue(1, config).unwrap_err();
     // A valid registration still succeeds afterwards.
-    let group = engine.register_queue(1, super::support::config(1)).unwrap().0.group;
+    let group = engine.register_queue(1, crate::support::config(1)).unwrap().0.group;
     engine.unregister(group).unwrap();
     error
 }
@@ -140,7 +135,7 @@ given! {
     only_what_is_registered_can_be_unregistered_and_never_the_copy_group {
         assert!(matches!(engine.unregister(0), Err(RegisterError::NoGroup(0))));
         assert!(matches!(engine.unregister(1), Err(RegisterError::NoGroup(1))));
-        let group = engine.register_queue(1, config(1)).unwrap().0.group;
+        let group = engine.register_queue(1, crate::support::config(1)).unwrap().0.group;
         engine.unregister(group).unwrap();
         assert!(matches!(engine.unregister(group), Err(RegisterError::NoGroup(_))));
         let nothing = engine.register_lent(Frag::empty(), 64).unwrap_err();

@@ -1,11 +1,6 @@
 //! The cost to the host of an application that does not read, asks for too much, or stops.
 
-use std::time::Duration;
-
-use pagewire_ring::layout::COPY_GROUP;
-use pagewire_ring::{Completion, EngineConfig, Op, QueueConfig, RegisterError, Submission};
-
-use crate::support::{RECEIVE, World, config};
+use crate::support::*;
 
 const MIB: u64 = 1 << 20;
 

@@ -1,13 +1,7 @@
 //! Each lie that an application can tell through its rings: counted, refused, without effect on any
 //! other flow.
 
-use std::time::Duration;
-
-use pagewire_ring::layout::{COPY_GROUP, HEAD_WORD, TAIL_WORD};
-use pagewire_ring::{Counters, EngineConfig, Entry, Fill, Op, Submission};
-
-use crate::support::{RECEIVE, World, config};
-use pagewire_testkit::sim::Verbs;
+use crate::support::*;
 
 const MIB: u64 = 1 << 20;
 
@@ -40,8 +34,7 @@ fn tell(seed: u64, lie: impl FnOnce(&mut World, u16, Entry)) -> Counters {
 
 #[test]
 fn a_buffer_that_was_never_delivered_is_refused() {
-    let mut world = World::new(20, "delay=1ms");
-    let group = world.register(1);
+    let (mut world, group) = World::registered(1);
     world.turn();
     world.app.post(group, 5..6);
     world.pass(Duration::from_millis(1));
@@ -161,8 +154,7 @@ fn what_the_stack_has_written_can_be_scribbled_over_without_harm_to_it() {
 
 #[test]
 fn submissions_that_make_no_sense_are_answered_with_an_error() {
-    let mut world = World::new(28, "delay=1ms");
-    let group = world.register(4);
+    let (mut world, group) = World::registered(4);
     world.send(MIB, 50_000);
     world.receive_on_all(group, 1);
     world.run(|world| world.flow().received > 100_000);
@@ -193,7 +185,7 @@ fn submissions_that_make_no_sense_are_answered_with_an_error() {
         let done = world.app.others.pop().map(|done| (done.user_data, done.result));
         assert_eq!(done, Some((1000, result)), "{submission:?}");
     }
-    let memory = pagewire_mem::Region::memfd_shared("send", 4096).unwrap();
+    let memory = Region::memfd_shared("send", 4096).unwrap();
     let out = world.engine.register_send(memory).unwrap();
     for (offset, len) in [(4096, 1), (0, 4097), (u32::MAX, 1), (4000, 200)] {
         world.app.submit(Submission::send(handle, out, offset, len, 1000));
@@ -238,7 +230,7 @@ fn pieces_of_lent_memory_are_given_back_once() {
     let (group, whole) = world.lend(1 << 20, 64);
     let (socket, handle) = world.connect();
     world.app.submit(Submission::receive(handle, group, 0, 99).multishot());
-    let mut frags = pagewire_mem::FragVec::from_iter([whole]);
+    let mut frags = FragVec::from_iter([whole]);
     let (mut first, mut got): (Option<Entry>, u64) = (None, 0);
     world.run(|world| {
         world.offer(socket, &mut frags);
@@ -307,7 +299,7 @@ fn a_stale_id_of_lent_memory_does_not_free_the_piece_that_has_its_place_now() {
     let mut world = World::new(33, "delay=1ms");
     let (group, whole) = world.lend(2 << 20, 64);
     let (socket, handle) = world.connect();
-    let mut frags = pagewire_mem::FragVec::from_iter([whole]);
+    let mut frags = FragVec::from_iter([whole]);
     let mut piece = |world: &mut World| {
         world.app.submit(Submission::receive(handle, group, 1000, 99));
         world.run(|world| {

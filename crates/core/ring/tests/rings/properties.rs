@@ -1,13 +1,9 @@
 //! An honest application does anything in any order: it receives what was sent, and every buffer comes
 //! home.
 
-use std::time::Duration;
-
-use pagewire_ring::layout::COPY_GROUP;
-use pagewire_ring::{Completion, Submission};
 use proptest::prelude::*;
 
-use crate::support::{RECEIVE, World};
+use crate::support::*;
 
 #[derive(Clone, Debug)]
 enum Step {

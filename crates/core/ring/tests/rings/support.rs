@@ -1,17 +1,18 @@
 //! A network with a host whose application lives on rings, and hosts that send to it.
 
-use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
-use std::time::Duration;
+pub(crate) use std::collections::{HashMap, VecDeque};
+pub(crate) use std::net::SocketAddr;
+pub(crate) use std::time::Duration;
 
-use pagewire_device::{FaultConfig, Rule, Steering};
-use pagewire_mem::{Frag, FragVec, Instant, PAGE_SIZE, PacketBuf, PoolAudit, Region};
-use pagewire_ring::layout::{COPY_GROUP, NOTICE};
-use pagewire_ring::{
-    Completion, Ends, Engine, EngineConfig, Entry, Fill, QueueConfig, Registered, Submission,
+pub(crate) use pagewire_device::{BindError, FaultConfig, FaultRng, QueueMemory, Rule, Steering};
+pub(crate) use pagewire_mem::{
+    Access, CopyReason, Frag, FragVec, Instant, PAGE_SIZE, PacketBuf, PagePool, PoolAudit, Region,
 };
-use pagewire_stack::{BindOptions, Error, ListenerId, Readiness, Stack, TcpId, UdpId};
-use pagewire_testkit::sim::{Node, NodeId, Sim, SimError, Stream, Verbs};
+pub(crate) use pagewire_ring::layout::{Address, COPY_GROUP, HEAD_WORD, NOTICE, TAIL_WORD, Words};
+pub(crate) use pagewire_ring::*;
+pub(crate) use pagewire_stack::{BindOptions, Error, ListenerId, Readiness, Stack, TcpId, UdpId};
+pub(crate) use pagewire_testkit::given;
+pub(crate) use pagewire_testkit::sim::{Node, NodeId, Sim, SimError, Stream, Verbs};
 
 pub(crate) const GROUP: usize = 64 * PAGE_SIZE;
 pub(crate) const PORT: u16 = 7000;
@@ -310,6 +311,13 @@ impl World {
     /// A server with a listener on [`PORT`] that accepts for ever, and a client's host.
     pub(crate) fn new(seed: u64, faults_text: &str) -> Self {
         Self::with(seed, faults_text, EngineConfig::new(config(4)))
+    }
+
+    /// A server that is 1 ms away, with memory of this many groups of 64 pages for queue 1.
+    pub(crate) fn registered(groups: usize) -> (Self, u16) {
+        let mut world = Self::new(1, "delay=1ms");
+        let group = world.register(groups);
+        (world, group)
     }
 
     pub(crate) fn with(seed: u64, faults_text: &str, config: EngineConfig) -> Self {

@@ -158,13 +158,13 @@ impl Connection {
         if filled == 0 {
             return Ok(0);
         }
-        // Also where the last super-segment begins.
+        // Notes where the last super-segment begins, too.
         self.take_room(filled);
         let longest = self.path.longest_frag();
         for frag in filler.commit_all(filled) {
             self.out.queue.push(frag, longest);
         }
-        // Whoever filled all that there was room for has more.
+        // A caller that filled all the room has more.
         let wanted = if filled == room { max } else { filled };
         self.out.after_queueing(env.now, filled, wanted, SendFlags::empty());
         Ok(filled)

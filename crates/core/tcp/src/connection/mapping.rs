@@ -26,7 +26,7 @@ pub enum MapRefusal {
     /// An urgent byte lies in the range.
     #[error("urgent data lies in the range: read past it")]
     Urgent,
-    /// There is no memory for the mapping.
+    /// The system has no memory for the mapping.
     #[error("out of memory for the mapping")]
     NoMemory,
     /// A part of the range does not lie in whole pages.

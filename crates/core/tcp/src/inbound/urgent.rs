@@ -97,7 +97,7 @@ impl Inbound {
         let seq = seq + u32::from(header.urgent.saturating_sub(1));
         let copied = self.copied();
         let known = self.urgent_in();
-        // Not new: read, received without the announcement, or announced before.
+        // The byte is not new: read, received without the announcement, or announced before.
         if copied.gt(seq) || seq.lt(self.rcv_nxt()) || known.is_some_and(|k| seq.le(k.seq)) {
             return;
         }

@@ -72,7 +72,7 @@ pub enum Event {
 }
 
 impl State {
-    /// All states.
+    /// Every state.
     pub const ALL: [Self; 11] = [
         Self::Closed,
         Self::Listen,
@@ -162,7 +162,7 @@ impl fmt::Display for State {
 }
 
 impl Event {
-    /// All events.
+    /// Every event.
     pub const ALL: [Self; 10] = [
         Self::OpenActive,
         Self::OpenPassive,

@@ -54,7 +54,7 @@ pub(crate) struct Loss {
     pub(crate) high_seq: Seq,
     /// Wire segments delivered, ever; wraps.
     pub(crate) delivered: u32,
-    /// Of these, those delivered while the peer echoed congestion marks; wraps.
+    /// Wire segments delivered while the peer echoed congestion marks; wraps.
     pub(crate) delivered_ce: u32,
     /// Segments that the peer received twice.
     pub(crate) dsack_dups: u32,

@@ -21,14 +21,14 @@ use crate::seq::Seq;
 
 #[derive(Debug)]
 pub(crate) struct MtuSearch {
-    /// Known to pass, or small enough.
+    /// The largest size that is known to pass, or small enough to.
     low: u16,
     /// The least size that may not pass. The link's MSS bounds it too.
     high: u16,
     /// The longest segment now.
     pub(crate) cap: u16,
     pub(crate) probe: Option<MtuProbe>,
-    /// When the range was reset.
+    /// When the search began.
     since: Instant,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum MtuProbeStep {
     No,
     /// New data waits until the probe fits the congestion window.
     Wait,
-    /// This probe leaves.
+    /// The probe leaves.
     Send(Outgoing),
 }
 
@@ -83,7 +83,7 @@ impl Outbound {
         let start = self.transfer.snd.nxt;
         let (payload, taken) = self.queue.slice(start, len);
         if taken < len {
-            // It does not fit one packet, or a record ends within.
+            // The probe does not fit one packet, or a record ends within.
             return MtuProbeStep::No;
         }
         let end = start + len;

@@ -1,4 +1,5 @@
-//! Which bytes leave next: how many, in how long a super-frame, and when they wait (Nagle).
+//! The next segment of new data: how many bytes, in how long a super-frame, and when they wait (Nagle).
+//! `connection/output.rs` asks, and adds the header.
 
 use pagewire_mem::Instant;
 

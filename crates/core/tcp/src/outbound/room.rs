@@ -63,7 +63,7 @@ impl Outbound {
         while taken < wanted {
             let mut filled = end.saturating_since(begun);
             if filled >= super_len {
-                // It leaves as far as the windows allow, and the rest is filled again.
+                // The super-segment leaves as far as the windows allow, and the rest is filled again.
                 begun = begun.max(soon()).min(end);
                 filled = end.saturating_since(begun);
             }

@@ -1,3 +1,5 @@
+//! The size of a connection, and that an idle one owns no heap.
+
 use core::mem::size_of;
 use core::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The kit of the unit tests.
+//! The kit of the unit tests: a [`Host`] for connections and queues. The tests of behaviour are in
+//! `tests/conformance`, with a kit of their own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use pagewire_mem::{
 
 use crate::{Config, Connection, Env, LinkLimits, Ports, SegmentOut, SendFlags, Seq, Shared};
 
-/// What a host lends to connections, and a device that fills pages of the same pool.
+/// A host: the memory that it lends to connections, and a device that fills pages of the same pool.
 pub(crate) struct Host {
     pub(crate) now: Instant,
     pub(crate) ledger: CopyLedger,
@@ -56,7 +57,7 @@ impl Host {
         [a, b]
     }
 
-    /// All that both have to say, a microsecond each way.
+    /// Carries segments, a microsecond each way, until both sides have nothing more to send.
     pub(crate) fn exchange(&mut self, a: &mut Connection, b: &mut Connection) {
         for _ in 0..1000 {
             let moved = self.carry(a, b) + self.carry(b, a);

@@ -1,3 +1,5 @@
+//! Limits that connections share: the receive budget and the rate of challenges.
+
 use std::collections::HashSet;
 
 use pagewire_testkit::given;
@@ -58,17 +60,17 @@ given! {
         budget.charge(0, 800);
         budget.set_room(usize::MAX);
         assert_eq!((budget.limit(), budget.allowance()), (3200, 600));
-        // What is pinned already is not promised again: a fourth of the rest is.
+        // Pinned memory is not promised again: a fourth of the rest is.
         budget.set_room(800);
         assert_eq!((budget.limit(), budget.allowance()), (1600, 200));
         assert!(budget.is_ample(600) && !budget.is_ample(601));
         assert!(budget.has_room(750, false, false) && !budget.has_room(751, false, false));
-        // Nothing left: nothing is taken, whoever asks.
+        // The device has nothing left: nothing is taken.
         budget.set_room(0);
         assert_eq!(budget.allowance(), 0);
         assert!(!budget.is_ample(1) && !budget.has_room(1, true, false));
         assert!(!budget.takes_datagram(1, 1));
-        // It was read: there is room at once, before the device says so.
+        // Data was read: there is room at once, before the device reports it.
         budget.charge(800, 400);
         assert!(budget.has_room(300, true, true));
         budget.set_room(10_000);

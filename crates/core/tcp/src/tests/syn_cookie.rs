@@ -1,3 +1,5 @@
+//! SYN cookies: what they keep of a SYN, how long, and against whom.
+
 use core::time::Duration;
 
 use std::sync::Arc;
@@ -106,7 +108,7 @@ fn cookie_counts_for_one_to_two_minutes() {
     let check = |s| jar().check(at(s), ends(), OFFSET, &ack(&sent)).is_some();
     assert!(check(640) && check(704) && check(640 + 127));
     assert!(!check(640 + 128) && !check(639));
-    // Nor when the eight bits come round.
+    // The eight bits of the minute come round.
     assert!(!check(640 + 64 * 256 - 64));
 }
 

@@ -1,4 +1,4 @@
-//! How much is queued in each direction, and what the application is told of it (Linux's buffers).
+//! Buffers: how much is queued in each direction, and the readiness that follows (as in Linux).
 
 use crate::support::*;
 
@@ -49,7 +49,7 @@ fn reader_is_told_when_as_much_is_there_as_it_waits_for() {
     assert!(!t.conn.readiness().contains(Readiness::READABLE));
     t.peer("P. 1001:1501(500) ack 1").sent();
     assert!(t.conn.readiness().contains(Readiness::READABLE));
-    // Or as much as can come.
+    // No more can come after a FIN.
     t.read(1500).peer("FP. 1501:1511(10) ack 1").sent();
     assert!(t.conn.readiness().contains(Readiness::READABLE));
 }

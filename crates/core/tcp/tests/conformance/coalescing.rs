@@ -1,5 +1,5 @@
-//! Sends that only add to a segment which waits to be full: nothing is to be done after them, and
-//! they are the same as others.
+//! Sends that only add to a segment that is held back: nothing is polled after them, and the segments
+//! that leave are the same.
 
 use proptest::prelude::*;
 
@@ -9,13 +9,13 @@ use crate::support::*;
 enum Op {
     /// An application writes.
     Write(usize),
-    /// The same by reference.
+    /// An application sends by reference.
     Send(usize),
-    /// The peer acknowledges so many thousandths of what is under way.
+    /// The peer acknowledges this many thousandths of what is under way.
     Acknowledge(u32),
-    /// The peer tells of a hole in front of what came last.
+    /// The peer reports a hole before the last segment.
     Hole,
-    /// The peer sends so much.
+    /// The peer sends this many bytes.
     Data(u32),
     Window(u16),
     NoDelay(bool),
@@ -41,7 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// One connection and what its peer has.
+/// A connection, and what its peer has received and announced.
 struct Side {
     t: Test,
     /// Numbers of the peer's, relative.
@@ -84,13 +84,13 @@ impl Side {
                     assert!(vain.is_none(), "nothing leaves: {vain:?}");
                 } else {
                     let _ = self.t.env(|c, env| c.write(env, &data, SendFlags::empty()));
-                    self.look(quickly);
+                    self.take_output(quickly);
                 }
             }
             Op::Send(len) => {
                 let mut frags = FragVec::from_iter([Frag::from_bytes(vec![7; len].into())]);
                 let _ = self.t.env(|c, env| c.send(env, &mut frags, SendFlags::empty()));
-                self.look(quickly);
+                self.take_output(quickly);
             }
             Op::Acknowledge(part) => {
                 let under_way = self.nxt() - self.una;
@@ -123,8 +123,8 @@ impl Side {
         }
     }
 
-    /// Whoever says that it collects has nothing to send, and after a segment nothing more.
-    fn look(&mut self, quickly: bool) {
+    /// Checks that a connection that coalesces has nothing to send, then takes what leaves.
+    fn take_output(&mut self, quickly: bool) {
         if self.t.conn.is_coalescing() {
             let vain = self.t.env(|c, env| c.poll_transmit(env));
             assert!(vain.is_none(), "nothing leaves: {vain:?}");

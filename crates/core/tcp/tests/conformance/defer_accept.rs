@@ -69,7 +69,7 @@ fn a_time_longer_than_a_syn_ack_is_sent_again_is_waited_for_all_the_same() {
         t.wait(seconds * 1000).nothing().state(State::SynReceived);
     }
     t.wait(64_000).expect(SYN_ACK).nothing();
-    // Nobody answers this one: the time is over, and the connection with it.
+    // The last SYN,ACK gets no answer: the time is over, and the connection with it.
     t.wait(120_000).nothing().state(State::Closed);
 }
 

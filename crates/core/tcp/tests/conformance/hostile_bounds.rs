@@ -1,5 +1,4 @@
-//! A peer that means harm, and by how much what it does is bounded: bytes of memory, segments sent,
-//! growth of windows.
+//! Bounds on what a hostile peer achieves: bytes of memory, segments sent, growth of windows.
 
 use crate::support::*;
 

@@ -91,7 +91,7 @@ fn plan(seed: u64) -> Plan {
     }
 }
 
-/// The same between two ends in one machine.
+/// [`plan`] between two ends in one machine.
 fn plan_in_memory(seed: u64) -> Plan {
     let mut plan = plan(seed);
     plan.delay = [0, 20, 400, 5_000][(seed % 4) as usize];
@@ -99,7 +99,7 @@ fn plan_in_memory(seed: u64) -> Plan {
     plan
 }
 
-/// The same with accurate feedback, over a network that marks.
+/// [`plan`] with accurate feedback, over a network that marks.
 fn plan_marked(seed: u64) -> Plan {
     let mut plan = plan(seed);
     plan.mark = [1, 10, 40, 100][(seed % 4) as usize];
@@ -247,8 +247,8 @@ fn check_marks(net: &Network, ends: &[End; 2]) {
     for (to, end) in ends.iter().enumerate() {
         let received = end.conn.info().ecn_counts.map(|counts| counts.received_ce);
         assert_eq!(received, Some(net.marked[to]), "what end {to} received");
-        let told = ends[1 - to].conn.info().delivered_ce;
-        assert_eq!(told, net.marked[to], "what the sender to end {to} was told");
+        let reported = ends[1 - to].conn.info().delivered_ce;
+        assert_eq!(reported, net.marked[to], "what the sender to end {to} got reports of");
     }
 }
 

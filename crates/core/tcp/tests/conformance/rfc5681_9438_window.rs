@@ -88,10 +88,9 @@ fn after_a_timeout_slow_start_leads_to_the_threshold_and_cubic_on() {
     let mut t = Test::far(config, 100);
     t.send(1000).wait(100).peer(". 1:1(0) ack 1001");
     t.send(1000).sent();
-    let since = t.now;
     t.wait(700);
-    t.expect_after(since, 300, "P. 1001:2001(1000)");
-    t.expect_after(since, 600, "P. 1001:2001(1000)").nothing();
+    t.expect_after(300, "P. 1001:2001(1000)");
+    t.expect_after(600, "P. 1001:2001(1000)").nothing();
     t.peer(". 1:1(0) ack 2001");
     assert_eq!(info(&t), (2, 7));
     t.send(60_000).expect_bytes(2001, 4001).nothing();

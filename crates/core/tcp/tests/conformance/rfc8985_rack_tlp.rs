@@ -12,11 +12,10 @@ given! {
     let mut t = Test::ten(plain(), 100);
 
     reordering_window_is_a_quarter_of_the_least_round_trip {
-        let since = t.now;
         t.peer(". 1:1(0) ack 1 <sack 7001:8001>").nothing();
         assert_eq!(t.conn.info().ca_state, CaState::Disorder);
         // 25 ms, and the 2 ms that a clock of Linux's may be off.
-        t.wait(40).expect_after(since, 27, ". 1:1001(1000)").nothing();
+        t.wait(40).expect_after(27, ". 1:1001(1000)").nothing();
         let info = t.conn.info();
         assert_eq!(info.ca_state, CaState::Recovery);
         assert_eq!((info.lost_segments, info.reordering), (7, 3));
@@ -44,9 +43,8 @@ given! {
         t.peer(". 1:1(0) ack 1 <sack 8001:9001>").peer(". 1:1(0) ack 1 <sack 2001:3001 8001:9001>");
         t.peer(". 1:1(0) ack 10001");
         t.send(10_000).expect_bytes(10_001, 20_001).wait(100);
-        let since = t.now;
         t.peer(". 1:1(0) ack 10001 <sack 11001:15001>").nothing();
-        t.wait(40).expect_after(since, 27, ". 10001:11001(1000)");
+        t.wait(40).expect_after(27, ". 10001:11001(1000)");
     }
     retransmission_is_lost_again_when_something_sent_later_arrives {
         t.send(20_000).peer(". 1:1(0) ack 1 <sack 1001:5001>").sent();
@@ -66,17 +64,15 @@ given! {
 
     last_segment_is_sent_again_after_two_round_trips {
         t.send(4000).expect_bytes(1, 4001);
-        let since = t.now;
-        t.wait(150).expect_after(since, 102, "P. 3001:4001(1000)").nothing();
+        t.wait(150).expect_after(102, "P. 3001:4001(1000)").nothing();
         let info = t.conn.info();
         // Nothing is held for lost, and nothing of it counts as more in flight.
         assert_eq!((info.lost_segments, info.retransmitting_segments, info.timeouts), (0, 0, 0));
     }
     lone_segment_waits_for_a_delayed_acknowledgement_too {
         t.send(1000).expect("P. 1:1001(1000)");
-        let since = t.now;
         // 2 * 50 + 200 ms; but the timeout, at 50 + 200, is earlier.
-        t.wait(400).expect_after(since, 250, "P. 1:1001(1000)");
+        t.wait(400).expect_after(250, "P. 1:1001(1000)");
     }
     new_data_is_the_probe_where_there_is_some {
         t.send(20_000).expect_bytes(1, 10_001);
@@ -85,8 +81,7 @@ given! {
     }
     timeout_follows_the_probe_a_timeout_later {
         t.send(4000).expect_bytes(1, 4001).wait(102).expect("P. 3001:4001(1000)");
-        let since = t.now;
-        t.wait(300).expect_after(since, 250, ". 1:1001(1000)");
+        t.wait(300).expect_after(250, ". 1:1001(1000)");
         assert_eq!(t.conn.info().timeouts, 1);
     }
     probe_that_repaired_a_loss_reduces_the_window {
@@ -111,8 +106,7 @@ fn without_sack_nothing_is_probed() {
     let mut t = Test::connecting(config);
     t.expect("S 0:0(0)").wait(50).peer("S. 0:0(0) ack 1 win 65535 <mss 1000>").sent();
     t.send(4000).expect_bytes(1, 4001);
-    let since = t.now;
-    t.wait(260).expect_after(since, 250, ". 1:1001(1000)");
+    t.wait(260).expect_after(250, ". 1:1001(1000)");
 }
 
 #[test]

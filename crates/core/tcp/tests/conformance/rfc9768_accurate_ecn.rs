@@ -229,11 +229,11 @@ fn server_sends_ect_unless_the_answer_says_that_something_mangles_it() {
         ("E.", ECT0, 10),
         ("AE.", ECT0, 10),
         ("EWA.", ECT0, 10),
-        // It left as Not-ECT (section 3.2.2.3).
+        // The SYN,ACK left as Not-ECT (section 3.2.2.3).
         ("WE.", NOT_ECT, 10),
         ("A.", NOT_ECT, 10),
         ("AW.", NOT_ECT, 1),
-        // Nobody counts (note 1).
+        // The client does not count (note 1).
         (".", NOT_ECT, 10),
     ];
     for (flags, bits, cwnd) in answers {

@@ -1,4 +1,4 @@
-//! What an application says with a send: more follows, here ends a record; and what holds data back.
+//! Flags of a send (more follows, a record ends here), and other reasons to hold data back.
 
 use crate::support::*;
 
@@ -13,9 +13,8 @@ given! {
         t.wait(5).send(10).expect("P. 1:111(110)").nothing();
     }
     data_that_more_follows_waits_200_ms_at_most_and_is_pushed {
-        let since = t.now;
         t.send_with(40, MORE).nothing();
-        t.wait(300).expect_after(since, 200, "P. 1:41(40)");
+        t.wait(300).expect_after(200, "P. 1:41(40)");
     }
     full_segments_of_what_more_follows_leave_without_a_push {
         t.send_with(2100, MORE).expect(". 1:1001(1000)").expect(". 1001:2001(1000)").nothing();

@@ -1,4 +1,5 @@
-//! A connection in virtual time, and a peer that says whatever the test has it say.
+//! The kit of the conformance tests: a connection in virtual time, and a peer that sends whatever a test
+//! has it send.
 //!
 //! Segments are written as packetdrill writes them, numbers relative to each side's initial
 //! sequence number, so that 1 is the first byte of data:
@@ -8,7 +9,7 @@
 //!   "P.    1:101(100)         ack 1       win 1000   <sack 5:6 9:10,TS val 7 ecr 3>"
 //! ```
 //!
-//! What an expectation leaves out may be anything, but for the flags and the numbers.
+//! A part that an expectation leaves out may be anything; flags and numbers cannot be left out.
 
 use std::collections::VecDeque;
 pub(crate) use std::sync::Arc;
@@ -40,6 +41,8 @@ const PORTS: Ports = Ports { local: 4000, remote: 80 };
 pub(crate) struct Test {
     pub(crate) conn: Connection,
     pub(crate) now: Instant,
+    /// When the last [`wait`](Self::wait) began.
+    wait_began: Instant,
     ledger: CopyLedger,
     pool: PagePool,
     writer: PageWriter,
@@ -87,6 +90,7 @@ impl Test {
         Self {
             conn,
             now: START,
+            wait_began: START,
             ledger: CopyLedger::new(),
             pool: PagePool::new("test", 4 << 20).unwrap(),
             writer: PageWriter::new(),
@@ -211,7 +215,7 @@ impl Test {
         self.drain_until(|_| false);
     }
 
-    /// As [`drain`](Self::drain), but the last, vain question is left out where the connection says so.
+    /// As [`drain`](Self::drain), but does not poll again where the connection says that nothing is left.
     pub(crate) fn drain_burst(&mut self) {
         let now = self.now;
         self.drain_until(|conn| conn.ends_burst(now));
@@ -285,6 +289,7 @@ impl Test {
     }
 
     pub(crate) fn wait_micros(&mut self, micros: u64) -> &mut Self {
+        self.wait_began = self.now;
         let until = self.now + Duration::from_micros(micros);
         for _ in 0..100_000 {
             match self.conn.poll_timeout() {
@@ -321,18 +326,18 @@ impl Test {
         self
     }
 
-    /// The same, in a packet with these ECN bits.
+    /// The next segment that we sent is this, in a packet with these ECN bits.
     #[track_caller]
     pub(crate) fn expect_marked(&mut self, ecn: u8, expected: &str) -> &mut Self {
         assert_eq!(self.out.front().map(|(_, segment)| segment.ecn), Some(ecn), "{expected}");
         self.expect(expected)
     }
 
-    /// The next segment that we sent is this, and it left `ms` milliseconds after `since`.
+    /// The next segment that we sent is this, and it left `ms` milliseconds after the last wait began.
     #[track_caller]
-    pub(crate) fn expect_after(&mut self, since: Instant, ms: u64, expected: &str) -> &mut Self {
-        let at = self.next(expected);
-        assert_eq!(at.saturating_since(since).as_millis(), u128::from(ms), "{expected}");
+    pub(crate) fn expect_after(&mut self, ms: u64, expected: &str) -> &mut Self {
+        let after = self.next(expected).saturating_since(self.wait_began);
+        assert_eq!(after.as_millis(), u128::from(ms), "{expected}");
         self
     }
 

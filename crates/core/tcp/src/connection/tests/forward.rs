@@ -1,3 +1,5 @@
+//! Forwarding between connections: by reference, in bounds, and what it must not pass on.
+
 use pagewire_mem::{Frag, FragVec};
 use pagewire_testkit::given;
 
@@ -95,7 +97,7 @@ given! {
     }
     on_a_link_in_memory_less_than_a_super_frame_waits_while_an_acknowledgement_is_owed_at_once {
         let [mut b, mut server] = host.connected(&config(), MEMORY);
-        // So much is under way that windows are no matter.
+        // Enough is under way that windows do not matter.
         for _ in 0..20 {
             host.send(&mut b, 200_000);
             host.exchange(&mut b, &mut server);

@@ -8,12 +8,12 @@
 //!                     (rcv_nxt)     \__ a range _/   \_ range _/
 //! ```
 //!
-//! It counts bytes *buffered*, and bytes of memory *pinned* for them, which the window is charged
+//! The queue counts bytes *buffered*, and bytes of memory *pinned* for them, which the window is charged
 //! with. A peer that sends a byte at a time must not pin a page for each: a small segment is copied
 //! into shared pages ([`SMALL_SEGMENT`]), and beyond a threshold the whole queue is compacted
 //! ([`COMPACT_FACTOR`]). The copy ledger counts both.
 //!
-//! Of bytes that arrive twice the first stay: selectively acknowledged bytes never change.
+//! Bytes that arrive twice do not replace the first: selectively acknowledged bytes never change.
 
 mod out_of_order;
 mod run;

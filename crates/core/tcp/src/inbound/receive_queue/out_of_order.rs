@@ -176,7 +176,7 @@ impl OutOfOrder {
     /// > segment which triggered this ACK [...] The SACK option SHOULD be filled out by repeating
     /// > the most recently reported SACK blocks
     ///
-    /// Then, for as many distinct blocks as possible, those next to the first gap.
+    /// The blocks next to the first gap follow, for as many distinct blocks as possible.
     pub(super) fn sack_blocks(&self, out: &mut SackBlocks) {
         let given = out.len();
         let recent = self.recent.iter().flatten().filter_map(|&seq| self.find(seq));

@@ -76,7 +76,7 @@ given! {
             queue.insert(&mut host.env(), Seq(seq), kept(b"abcd"));
         }
         assert_eq!(sack(&queue), [(40, 44), (50, 54), (20, 24), (30, 34)]);
-        // It grows at its end: the whole block, first.
+        // A block grows at its end: the whole block is first.
         queue.insert(&mut host.env(), Seq(24), kept(b"ef"));
         assert_eq!(sack(&queue), [(20, 26), (40, 44), (50, 54), (30, 34)]);
         // Two become one.
@@ -259,7 +259,7 @@ fn small_segments_that_pin_far_more_than_their_bytes_are_copied_and_no_others() 
 #[test]
 fn of_a_super_frame_no_more_is_taken_of_the_last_eighth_than_one_on_a_wire_has() {
     const FRAME: &[u8] = &[7; 200_000];
-    // What is pinned, and how much of the frame is taken.
+    // Bytes pinned before, and bytes of the frame that are taken.
     let (limit, reserve) = (8 << 20, 1 << 20);
     for (used, taken) in [
         (0, FRAME.len()),

@@ -45,17 +45,17 @@ impl FastOpenCookie {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 
-    /// Whether it only asks for a cookie.
+    /// Whether this is only the request for a cookie.
     pub const fn is_request(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether it is in the experimental form.
+    /// Whether the option has the experimental form.
     pub const fn is_experimental(&self) -> bool {
         self.experimental
     }
 
-    /// The same cookie in either form.
+    /// The cookie in the given form.
     #[must_use]
     pub const fn in_form(mut self, experimental: bool) -> Self {
         self.experimental = experimental;
@@ -86,11 +86,11 @@ pub struct FastOpenKeys {
 /// The result of checking a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CookieCheck {
-    /// It was not made here, or for another client.
+    /// The cookie was not made here, or was made for another client.
     Invalid,
-    /// It was made with the first key.
+    /// The cookie was made with the first key.
     Valid,
-    /// It was made with the backup key: send the client a new one.
+    /// The cookie was made with the backup key: send the client a new one.
     Outdated,
 }
 

@@ -46,7 +46,7 @@ pub struct FastOpenConnect {
     pub deferred: bool,
 }
 
-/// What a handshake or its failure revealed about a peer's Fast Open.
+/// The facts about a peer's Fast Open that a handshake, or its failure, revealed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FastOpenOutcome {
     /// The MSS that the peer announced, if any.
@@ -64,16 +64,16 @@ pub struct FastOpenOutcome {
 /// The result of data in a SYN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SynData {
-    /// There was none; or it was not accepted, but the peer gave a new cookie.
+    /// The SYN had no data; or it was not accepted, but the peer gave a new cookie.
     #[default]
     Unknown,
-    /// All of it or a part was acknowledged.
+    /// The data was acknowledged, at least in part.
     Taken,
-    /// None of it was acknowledged, the peer did not answer, or the network reported an error.
+    /// No data was acknowledged, the peer did not answer, or the network reported an error.
     Refused,
 }
 
-/// Which form of the option to request a cookie with.
+/// The form of the option to request a cookie with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TryExperimental {
     /// The RFC's form, because nothing is known.

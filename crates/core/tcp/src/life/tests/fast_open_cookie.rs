@@ -1,3 +1,5 @@
+//! Fast Open cookies (RFC 7413 section 4.1): Linux's bytes, keys and lengths.
+
 use super::*;
 
 fn keys(words: [u32; 4]) -> FastOpenKeys {

@@ -1,3 +1,5 @@
+//! The state machine against the figure of RFC 9293.
+
 use super::*;
 
 /// RFC 9293 section 3.3.2, figure 5, every pair of state and event, legal or not.

@@ -162,7 +162,7 @@ impl Cubic {
         }
     }
 
-    /// The same while the flight is smaller than the window.
+    /// Stops the clock of the stage while the flight is smaller than the window.
     pub(super) fn on_application_limited(&mut self, now: Instant) {
         if self.begun {
             let now = millis(now);

@@ -13,7 +13,7 @@ use crate::limits::{
 };
 use crate::seq::Seq;
 
-/// What ends slow start beside a loss.
+/// The event that ends slow start, beside a loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SlowStartExit {
     /// Nothing.

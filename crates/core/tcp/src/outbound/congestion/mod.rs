@@ -29,7 +29,7 @@ pub use hystart::SlowStartExit;
 use crate::limits::MAX_CONGESTION_WINDOW;
 use crate::seq::Seq;
 
-/// Which algorithm a connection uses.
+/// A congestion control algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CongestionKind {
     /// RFC 9438, as in Linux.
@@ -173,7 +173,7 @@ impl Congestion {
         }
     }
 
-    /// One segment more for every `per_step` acknowledged.
+    /// Grows the window by a segment for every `per_step` acknowledged.
     ///
     /// > RFC 5681 section 3.1: count the number of bytes that have been acknowledged by ACK segments
     /// > for new data. [...] when the number of bytes acknowledged reaches cwnd, then cwnd can be

@@ -58,7 +58,7 @@ const OPTIONS_IN_ROUND_TRIP: u32 = 3;
 const BYTES_REPORTED: u32 = 1 << 22;
 
 bitflags::bitflags! {
-    /// Facts about the path and the peer.
+    /// Facts about the path and the peer, most of them reasons to do without a part of the protocol.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct PathFaults: u8 {
         /// Nothing that we send may be marked any more.
@@ -167,7 +167,7 @@ impl Accurate {
         self.needed = self.needed.max(fields);
     }
 
-    /// All fields, as far as they fit, in Linux's order.
+    /// The option with all fields in Linux's order.
     fn option(&self) -> AccurateEcnOption {
         let [e0, ce, e1] = self.bytes;
         AccurateEcnOption::new([e1, ce, e0], 3, true)

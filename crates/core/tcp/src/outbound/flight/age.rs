@@ -1,4 +1,5 @@
-//! Which transmissions are too old to be still in flight (RFC 8985 section 6.2, step 5).
+//! Loss by age: finds transmissions that are too old to be still in flight (RFC 8985 section 6.2, step
+//! 5). `recovery/rack.rs` decides on the age.
 //!
 //! RFC 8985 walks over all records in the order of their last transmission. Records sent once lie
 //! in that order; [`Resent`] lists retransmissions as they leave. A walk starts where the last one
@@ -20,7 +21,7 @@ pub(crate) struct Resent(VecDeque<(Seq, Seq, Instant)>);
 /// Retransmissions beyond twice the records after which the list is cleaned of those that arrived.
 pub(super) const RESENT_SLACK: usize = 64;
 
-/// A walk and its result.
+/// A walk over the flight for losses, and its result.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LossScan {
     now: Instant,
@@ -30,7 +31,7 @@ pub(crate) struct LossScan {
     age: Duration,
     /// Wire segments newly considered lost.
     pub(crate) lost: u32,
-    /// Retransmissions are among them.
+    /// Whether retransmissions are among them.
     pub(crate) again: bool,
     /// The lowest number among them.
     pub(crate) first: Option<Seq>,

@@ -41,7 +41,7 @@ bitflags::bitflags! {
     }
 }
 
-/// One transmission.
+/// A transmission: the last of a range of sequence numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentRange {
     pub(crate) start: Seq,
@@ -81,7 +81,7 @@ impl SentRange {
     }
 }
 
-/// All transmissions that are not acknowledged.
+/// The transmissions that are not acknowledged, in stream order without gaps.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
     records: VecDeque<SentRange>,
@@ -93,7 +93,7 @@ pub(crate) struct Flight {
     pub(crate) lost: u32,
     /// Wire segments marked `RETRANSMITTED`.
     pub(crate) retransmitted: u32,
-    /// One past the highest byte marked `SACKED`, while there is one.
+    /// The end of the highest record marked `SACKED`, while there is one.
     high_sacked: Seq,
 }
 

@@ -67,7 +67,7 @@ bitflags::bitflags! {
     }
 }
 
-/// What loss recovery knows of an acknowledgement.
+/// The facts about an acknowledgement that loss recovery uses (Linux's `flag` and its like).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckInfo {
     pub(crate) now: Instant,

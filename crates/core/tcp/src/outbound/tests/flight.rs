@@ -1,3 +1,5 @@
+//! The flight: its counts against its records, and the steps that hostile acknowledgements cost.
+
 use pagewire_testkit::given;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! The send queue against a string of bytes, and its limits.
+
 use pagewire_testkit::given;
 use proptest::prelude::*;
 

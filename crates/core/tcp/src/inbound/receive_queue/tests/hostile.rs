@@ -1,4 +1,4 @@
-//! What a peer can make the queue pin, and what it costs to prevent it.
+//! Bounds on the memory that a hostile peer makes the queue pin, and on the copies that prevent it.
 
 use pagewire_mem::GROUP_PAGES;
 use pagewire_testkit::given;

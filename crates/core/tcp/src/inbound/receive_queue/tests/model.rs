@@ -59,7 +59,7 @@ fn op() -> impl Strategy<Value = Op> {
 #[derive(Default)]
 struct Oracle {
     held: BTreeMap<u64, u8>,
-    /// What the application has taken.
+    /// Number of bytes that the application has taken.
     taken: u64,
     next: u64,
 }
