@@ -1,4 +1,5 @@
-//! Adjacent pages of a private pool that one owner fills and releases together.
+//! A block: adjacent pages of a private pool that one owner fills and releases together. The carver makes
+//! its rooms in blocks.
 
 use core::ptr::NonNull;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The number of pages that zero-copy sends may hold.
+//! The page budget: how many pages zero-copy sends may hold. Sockets charge it; a completion carries the
+//! charge, and gives it back with the memory.
 
 use std::sync::Arc;
 

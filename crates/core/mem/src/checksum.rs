@@ -1,4 +1,5 @@
-//! The Internet checksum (RFC 1071), over pieces of any length.
+//! The Internet checksum (RFC 1071), summed over pieces of any length: of headers, of fragments, and in
+//! place of a device's offload.
 
 use crate::copy::CopyLedger;
 use crate::frag::Frag;

@@ -1,4 +1,4 @@
-//! Time, which the stack takes as an argument.
+//! [`Instant`]: a time, which the stack takes as an argument, because it reads no clock.
 
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;

@@ -1,4 +1,4 @@
-//! Declarations of counters.
+//! [`counters!`](crate::counters): the declaration of a struct of counters with the names that reports show.
 
 /// Declares a struct of counters: the meaning and the name of each, which is also its name in
 /// reports. Fields that are no plain counters follow, if there are any: types with methods `add` and `since`.

@@ -1,4 +1,5 @@
-//! Fragments: shared, immutable ranges of bytes, each with the hold that keeps it alive.
+//! A fragment: a shared, immutable range of bytes with the hold that keeps it alive. Payload is fragments
+//! everywhere: in queues, packets and devices.
 
 mod completion;
 mod hold;

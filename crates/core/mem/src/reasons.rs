@@ -1,4 +1,4 @@
-//! Reasons that a crate counts by: those of its drops, those of copies.
+//! Enumerations of reasons, each with a name, and tables that count by them: drops of a crate, copies.
 
 use core::fmt;
 

@@ -1,4 +1,5 @@
-//! Reports of released memory, from any thread to one stack.
+//! A queue of reports, from any thread to one stack. Its use is [`CompletionQueue`]: sent memory was
+//! released.
 
 use std::sync::{Arc, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Methods of a builder that change one setting each.
+//! [`setters!`](crate::setters): the methods of a builder that change one setting each.
 
 /// Declares methods of a builder that change one setting each: the method and its argument, the setting,
 /// its new value. Documentation above the builder's name is that of the `impl` block.

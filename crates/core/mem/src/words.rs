@@ -1,4 +1,4 @@
-//! Shared memory as words, for rings.
+//! [`SharedWords`]: shared memory as atomic words, which the rings of `pagewire-ring` lie in.
 
 use core::ops::Deref;
 use core::sync::atomic::AtomicU64;

@@ -1,4 +1,4 @@
-//! A bounded queue in memory that both sides reach, with the layout of [`layout`](crate::layout).
+//! A bounded queue in memory that both sides reach, with the layout of [`crate::layout`].
 //!
 //! Each side keeps its own index in private memory and only writes it to the ring, so the other
 //! side cannot change it. The other side's index is used only if it is possible: a tail at most one

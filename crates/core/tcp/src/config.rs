@@ -1,4 +1,5 @@
-//! Settings of a connection. Shared between connections in an `Arc`; defaults are Linux's.
+//! [`Config`]: the settings of a connection, which connections share in an `Arc`. Defaults are Linux's.
+//! [`LinkLimits`] is what the link and the path allow.
 
 use core::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Flags of a send or receive call (`send(2)`, `recv(2)`).
+//! Flags of a call that sends or receives (`send(2)`, `recv(2)`).
 
 bitflags::bitflags! {
     /// How data is sent.

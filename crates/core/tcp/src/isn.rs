@@ -1,4 +1,5 @@
-//! Initial sequence numbers (RFC 6528) and timestamp offsets, from a secret and the clock.
+//! [`IsnGenerator`]: initial sequence numbers (RFC 6528) and timestamp offsets, from a secret and the clock.
+//! The stack has one.
 
 use core::net::{IpAddr, SocketAddr};
 

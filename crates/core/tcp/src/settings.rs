@@ -1,4 +1,5 @@
-//! Settings of a connection that the application changes while it exists.
+//! [`Settings`]: the settings of a connection that the application changes while it exists, each with its
+//! effect on what is under way.
 
 use pagewire_mem::Instant;
 

@@ -1,4 +1,5 @@
-//! Limits that all connections of a host share, and [`Env`], which lends them to a connection.
+//! Limits that the connections of a host share, and [`Env`], by which a connection borrows them and the
+//! host's memory during a call.
 
 use core::hash::Hasher;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A timer: a moment that its owner polls for.
+//! A timer of a connection: a moment, or never. `connection/timeout.rs` polls all of them.
 
 use pagewire_mem::Instant;
 

@@ -1,4 +1,4 @@
-//! The hold of a fragment, which keeps its bytes alive.
+//! The hold of a fragment: the pages, region, `Bytes` or owner that keeps the fragment's bytes alive.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Limits of links, with their units and their reasons.
+//! Limits of links and their queues, with their units and their reasons.
 
 /// Largest IP packet, in bytes: the length field of IPv4 has 16 bits.
 pub const MAX_MTU: usize = 65_535;

@@ -1,4 +1,5 @@
-//! Forwarding: received data moves from one connection's receive queue to another's send queue.
+//! Forwarding: received data moves from one connection's receive queue to another's send queue. The
+//! stack's splice calls it.
 
 use crate::connection::Connection;
 use crate::inbound::InFlags;

@@ -1,4 +1,4 @@
-//! The snapshot of a connection.
+//! [`Connection::info`]: fills the snapshot [`Info`] from the parts of a connection.
 
 use core::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Timers: when the next one fires, and what it does.
+//! The timers of a connection: when the next one fires, and what each does.
 
 use core::time::Duration;
 

@@ -1,4 +1,5 @@
-//! When acknowledgements leave: at once, delayed, or as an answer to a suspicious segment.
+//! The due acknowledgement: at once, delayed, or as an answer to a suspicious segment. `window.rs` decides
+//! by the data that arrives; `connection/output.rs` sends it.
 
 use core::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The receiving side: the receive queue, the window, and acknowledgements.
+//! [`Inbound`], the receiving part of a connection: the receive queue, the window, the acknowledgements.
 
 pub(crate) mod ack;
 pub(crate) mod receive_queue;

@@ -1,4 +1,4 @@
-//! The state that decides whether a connection continues: errors, resets, timers, Fast Open.
+//! [`Life`], the part that decides whether a connection continues: errors, resets, timers, Fast Open.
 
 pub(crate) mod defer;
 pub(crate) mod fast_open;

@@ -1,4 +1,4 @@
-//! Counters for [`Info`](crate::Info): segments, and times spent waiting.
+//! The sending side's counters for [`Info`](crate::Info): segments, and the times that sending waits.
 
 use core::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The sending side: the send queue, the flight, loss recovery and congestion control.
+//! [`Outbound`], the sending part of a connection: the send queue, and with [`Transfer`] the flight, loss
+//! recovery and congestion control.
 
 pub(crate) mod account;
 mod ack;

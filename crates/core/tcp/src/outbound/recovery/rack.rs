@@ -1,4 +1,4 @@
-//! Loss by time: RACK (RFC 8985 section 6).
+//! RACK, loss by time (RFC 8985 section 6): the latest delivered segment, and the window for reordering.
 
 use core::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Retransmissions.
+//! Retransmissions: the next lost range that fits the windows, and the record of its leaving.
+//! `connection/output.rs` sends it.
 
 use pagewire_mem::Instant;
 
