@@ -17,7 +17,7 @@
 //! To change page tables for each received page costs about twice as much as to copy the page. So only
 //! `map` of an exact length makes windows; `map_available` ends where adjacent pages end.
 //!
-//! Two steps, so that nothing is consumed before everything is in place: [`Place::find`] looks at
+//! Two steps, so that nothing is consumed before everything is in place: [`Place::find`] examines
 //! the queued fragments, [`Place::fill`] takes them.
 
 use core::ffi::c_void;

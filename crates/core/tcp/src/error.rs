@@ -75,7 +75,7 @@ pagewire_mem::reasons! {
 
     /// The segment is shorter than a header of 20 bytes.
     HeaderTruncated = "tcp_header_truncated",
-    /// The data offset says less than 20 bytes.
+    /// The data offset is less than 20 bytes.
     HeaderOffsetSmall = "tcp_header_offset_small",
     /// The data offset points beyond the segment.
     HeaderOffsetBeyond = "tcp_header_offset_beyond",

@@ -79,7 +79,7 @@ pub enum HeaderError {
     /// Fewer than 20 bytes.
     #[error("segment shorter than a TCP header")]
     Truncated,
-    /// The data offset says less than 5 words.
+    /// The data offset is less than 5 words.
     #[error("TCP data offset below 5")]
     DataOffsetTooSmall,
     /// The data offset points behind the end of the segment.

@@ -239,7 +239,7 @@ fn counts_of_marked_bytes_give_way_to_a_fast_open_cookie() {
     };
     // Beside 20 bytes and the cookie with its fill: room for all fields, for two, for one, whose last
     // byte takes the place of fill, for none at all.
-    for (cookie, told) in [(4, Some(3)), (8, Some(2)), (14, Some(1)), (16, None)] {
+    for (cookie, written) in [(4, Some(3)), (8, Some(2)), (14, Some(1)), (16, None)] {
         let header = TcpHeader { flags: Flags::SYN, options: syn(cookie), ..TcpHeader::default() };
         let mut out = [0; MAX_HEADER_LEN];
         let len = header.emit(&mut out);
@@ -247,7 +247,7 @@ fn counts_of_marked_bytes_give_way_to_a_fast_open_cookie() {
         let (back, _) = TcpHeader::parse(&out[..len]).unwrap();
         assert_eq!(back.options.fast_open, header.options.fast_open);
         let fields = back.options.accurate_ecn.map(|o| o.counters().iter().flatten().count());
-        assert_eq!(fields, told, "a cookie of {cookie} bytes");
+        assert_eq!(fields, written, "a cookie of {cookie} bytes");
     }
 }
 
@@ -349,10 +349,10 @@ fn trimmed(given: &TcpHeader, back: &TcpHeader, len: usize) -> Result<TcpOptions
     let fields = |options: &TcpOptions| {
         options.accurate_ecn.map_or(0, |option| 1 + option.counters().iter().flatten().count())
     };
-    let told = fields(&back.options);
-    prop_assert!(told == fields(&given.options) || full);
+    let written = fields(&back.options);
+    prop_assert!(written == fields(&given.options) || full);
     let accurate_ecn =
-        given.options.accurate_ecn.and_then(|option| Some(option.cut(told.checked_sub(1)?)));
+        given.options.accurate_ecn.and_then(|option| Some(option.cut(written.checked_sub(1)?)));
     Ok(TcpOptions { sack, accurate_ecn, ..given.options })
 }
 

@@ -5,7 +5,7 @@
 //!                   ^ held by every fragment and slice of the call, on any thread
 //!                   | last release: memory is dropped, then
 //!                   v
-//!                CompletionQueue (one for each stack) --- drained by every call that looks ---> error queue
+//!                CompletionQueue (one for each stack) --- drained on every call of the stack ---> error queue
 //! ```
 //!
 //! Memory of a region is reported at once. If the owner is the application's code (`Bytes`, a boxed

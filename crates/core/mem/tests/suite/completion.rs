@@ -36,7 +36,7 @@ fn the_last_release_of_any_slice_completes_and_the_memory_is_home_by_then() {
 /// A program that gets the report may free or reuse the memory: the memory, and the charge for it, must
 /// be released by then.
 #[test]
-fn nobody_is_told_before_the_memory_and_its_charge_are_given_back() {
+fn nothing_is_reported_before_the_memory_and_its_charge_are_given_back() {
     struct Owned(Vec<u8>, Arc<CompletionQueue>, Arc<AtomicUsize>);
     impl AsRef<[u8]> for Owned {
         fn as_ref(&self) -> &[u8] {
@@ -45,16 +45,16 @@ fn nobody_is_told_before_the_memory_and_its_charge_are_given_back() {
     }
     impl Drop for Owned {
         fn drop(&mut self) {
-            assert!(!self.1.is_pending(), "told while the memory was still held");
+            assert!(!self.1.is_pending(), "reported while the memory was still held");
             self.2.fetch_add(1, Ordering::Relaxed);
         }
     }
     let (queue, released) = (CompletionQueue::new(), Arc::new(AtomicUsize::new(0)));
     let budget = Arc::new(PageBudget::new(100));
-    // The waker runs where it is told: it is what may act on it first.
+    // The waker runs where it is called: it is what may act on it first.
     let (seen, charged) = (Arc::clone(&released), Arc::clone(&budget));
-    let told = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&told);
+    let wakes = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&wakes);
     queue.set_waker(move || {
         assert_eq!((seen.load(Ordering::Relaxed), charged.used()), (3, 0));
         count.fetch_add(1, Ordering::Relaxed);
@@ -70,7 +70,7 @@ fn nobody_is_told_before_the_memory_and_its_charge_are_given_back() {
     drop(completion);
     assert!(budget.used() > 0);
     drop(pieces);
-    assert_eq!(told.load(Ordering::Relaxed), 1);
+    assert_eq!(wakes.load(Ordering::Relaxed), 1);
     assert_eq!(drained(&queue).len(), 1);
 }
 
@@ -87,7 +87,7 @@ given! {
         let completion = Completion::new(&queue, 0, 1);
         completion.leave();
         drop(completion);
-        assert_eq!(drained(&queue), [], "nothing was sent, nobody is told");
+        assert_eq!(drained(&queue), [], "nothing was sent, nothing is reported");
     }
     pieces_that_happen_to_be_neighbours_stay_apart_and_parts_of_one_piece_join {
         let completion = Completion::new(&queue, 0, 0);
@@ -142,7 +142,7 @@ fn charges_of_every_budget_are_given_back_with_the_memory() {
 }
 
 #[test]
-fn releases_on_many_threads_are_all_told_and_the_waker_is_called_when_something_waits() {
+fn releases_on_many_threads_are_all_reported_and_the_waker_is_called_when_something_waits() {
     let (queue, wakes) = (CompletionQueue::new(), Arc::new(AtomicUsize::new(0)));
     let counter = Arc::clone(&wakes);
     queue.set_waker(move || {

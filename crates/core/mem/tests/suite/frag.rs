@@ -320,8 +320,8 @@ fn a_copy_is_the_same_wherever_the_two_sides_lie() {
 /// An application's owner may call the host under whose lock the last reference goes.
 #[test]
 fn an_owner_of_an_application_s_is_dropped_after_the_deferral_and_a_prompt_one_at_once() {
-    struct Told(Arc<AtomicUsize>);
-    impl Drop for Told {
+    struct CountsDrops(Arc<AtomicUsize>);
+    impl Drop for CountsDrops {
         fn drop(&mut self) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
@@ -332,8 +332,8 @@ fn an_owner_of_an_application_s_is_dropped_after_the_deferral_and_a_prompt_one_a
         // SAFETY: static memory, which nobody writes.
         unsafe { Frag::from_raw(NonNull::from(&BYTES).cast(), 100, Access::Private, owner) }
     };
-    let told = || Told(Arc::clone(&drops));
-    let (theirs, ours) = (frag(Owner::new(told())), frag(Owner::prompt(told())));
+    let counted = || CountsDrops(Arc::clone(&drops));
+    let (theirs, ours) = (frag(Owner::new(counted())), frag(Owner::prompt(counted())));
     let (theirs_too, ours_too) = (theirs.slice(5..9), ours.slice(5..9));
     let deferral = Deferral::begin();
     drop((ours, ours_too));
@@ -342,6 +342,6 @@ fn an_owner_of_an_application_s_is_dropped_after_the_deferral_and_a_prompt_one_a
     assert_eq!(drops.load(Ordering::SeqCst), 1);
     assert_eq!(deferral.end(), Panicked::default());
     assert_eq!(drops.load(Ordering::SeqCst), 2);
-    drop(frag(Owner::new(told())));
+    drop(frag(Owner::new(counted())));
     assert_eq!(drops.load(Ordering::SeqCst), 3, "without a deferral, at once");
 }

@@ -157,7 +157,7 @@ fn two_parts_of_one_page_and_the_writer_let_go_on_three_threads() {
 }
 
 #[test]
-fn what_two_threads_let_go_while_the_stack_drains_is_told_once_each() {
+fn what_two_threads_let_go_while_the_stack_drains_is_reported_once_each() {
     loom::model(|| {
         let queue = CompletionQueue::new();
         let release = |id| {
@@ -213,7 +213,7 @@ fn who_sleeps_until_it_is_woken_hears_of_every_completion() {
 }
 
 #[test]
-fn that_memory_was_copied_is_told_whoever_lets_go_last() {
+fn that_memory_was_copied_is_reported_whoever_lets_go_last() {
     loom::model(|| {
         let queue = CompletionQueue::new();
         // Loom's own count around it, because loom does not see what the other orders.

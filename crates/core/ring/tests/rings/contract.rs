@@ -168,10 +168,10 @@ fn a_page_in_several_entries_is_free_when_all_of_them_are_back() {
 }
 
 #[test]
-fn fill_entries_are_taken_as_they_are_needed_and_told_of() {
-    let told_of = || QueueConfig { notify_every: 64, threshold: 16, ..config(4) };
-    let mut world = World::with(13, "delay=1ms", EngineConfig::new(told_of()));
-    let group = world.register_unposted(told_of());
+fn fill_entries_are_taken_as_they_are_needed_and_reported() {
+    let setting = || QueueConfig { notify_every: 64, threshold: 16, ..config(4) };
+    let mut world = World::with(13, "delay=1ms", EngineConfig::new(setting()));
+    let group = world.register_unposted(setting());
     world.app.post(group, 0..256);
     world.turn();
     let fills = world.engine.counters().fills;
@@ -179,14 +179,14 @@ fn fill_entries_are_taken_as_they_are_needed_and_told_of() {
     world.send(4 * MIB, 50_000);
     world.receive_on_all(group, 1);
     world.run_to_the_end();
-    let told: i32 = world.app.notices.iter().map(|notice| notice.result).sum();
+    let reported: i32 = world.app.notices.iter().map(|notice| notice.result).sum();
     let fills = world.engine.counters().fills as i32;
-    assert!(told > fills - 128 && told <= fills, "{told} of {fills}");
+    assert!(reported > fills - 128 && reported <= fills, "{reported} of {fills}");
     assert!(world.app.notices.iter().all(|n| n.has(Completion::DRAINED)));
 }
 
 #[test]
-fn drained_entries_are_told_of_when_exactly_so_many_were_taken() {
+fn drained_entries_are_reported_when_exactly_so_many_were_taken() {
     let mut world = World::new(20, "delay=1ms");
     let group =
         world.register_unposted(QueueConfig { notify_every: 24, threshold: 0, ..config(1) });
@@ -195,27 +195,28 @@ fn drained_entries_are_told_of_when_exactly_so_many_were_taken() {
     assert_eq!((world.engine.counters().fills, world.app.notices.len()), (23, 0));
     world.app.post(group, 23..24);
     world.turn();
-    let told: Vec<_> = world.app.notices.iter().map(|n| (n.flags, n.result)).collect();
-    assert_eq!(told, [(Completion::DRAINED, 24)]);
+    let reported: Vec<_> = world.app.notices.iter().map(|n| (n.flags, n.result)).collect();
+    assert_eq!(reported, [(Completion::DRAINED, 24)]);
 }
 
 #[test]
 fn buffers_are_scarce_below_the_threshold_and_not_at_it() {
-    let told = |posted: u32| {
+    let notices_of = |posted: u32| {
         let mut world = World::new(21, "delay=1ms");
         let group = world.register_unposted(QueueConfig { threshold: 16, ..config(1) });
         world.app.post(group, 0..posted);
         world.turn();
         let counters = world.engine.counters();
-        let told = world.app.notices.iter().filter(|notice| notice.has(Completion::LOW)).count();
-        (told, counters.low, counters.squeezes)
+        let reported =
+            world.app.notices.iter().filter(|notice| notice.has(Completion::LOW)).count();
+        (reported, counters.low, counters.squeezes)
     };
-    assert_eq!(told(15), (1, 1, 1));
-    assert_eq!(told(16), (0, 0, 0));
+    assert_eq!(notices_of(15), (1, 1, 1));
+    assert_eq!(notices_of(16), (0, 0, 0));
 }
 
 #[test]
-fn an_application_that_stops_returning_is_told_stalls_only_its_flows_and_recovers() {
+fn an_application_that_stops_returning_is_notified_stalls_only_its_flows_and_recovers() {
     let (mut world, group) = World::registered(1);
     world.app.returns = false;
     world.send(16 * MIB, 50_000);
@@ -231,8 +232,8 @@ fn an_application_that_stops_returning_is_told_stalls_only_its_flows_and_recover
     let copied = world.flow().copied;
     assert!(copied <= 2 * u64::from(pagewire_ring::limits::MIN_WINDOW), "{copied} copied");
     assert!(stalled < 512 << 10, "{stalled}");
-    let told = |flag| world.app.notices.iter().any(|notice| notice.has(flag));
-    assert!(told(Completion::LOW) && told(Completion::EMPTY), "{:?}", world.app.notices);
+    let reported = |flag| world.app.notices.iter().any(|notice| notice.has(flag));
+    assert!(reported(Completion::LOW) && reported(Completion::EMPTY), "{:?}", world.app.notices);
     assert!(world.engine.counters().squeezes > 0, "windows were closed");
 
     let begun = world.sim.now();

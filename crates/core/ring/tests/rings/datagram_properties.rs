@@ -38,7 +38,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn datagrams_are_told_of_as_they_were_sent(
+    fn datagrams_are_reported_as_they_were_sent(
         seed in any::<u64>(),
         entries in prop_oneof![Just(64u32), Just(4096)],
         steps in prop::collection::vec(step(), 1..120),
@@ -97,7 +97,7 @@ proptest! {
         prop_assert_eq!(counters.datagrams, world.app.datagrams.len() as u64);
         prop_assert_eq!(counters.datagrams + counters.datagrams_dropped, count);
         for got in &world.app.datagrams {
-            let of = (got.from.port(), got.told.length as usize);
+            let of = (got.from.port(), got.completion.length as usize);
             let is = |(port, at, len): &(u16, u64, usize)| {
                 (*port, *len) == of && got.bytes == Stream(STREAM).bytes(*at, got.bytes.len())
             };

@@ -34,10 +34,10 @@ given! {
         for (got, (from, bytes)) in world.app.datagrams.iter().zip(&expected) {
             assert_eq!((got.from, &got.bytes), (*from, bytes));
             assert_eq!(
-                (got.told.length as usize, got.copied, got.told.handle),
+                (got.completion.length as usize, got.copied, got.completion.handle),
                 (bytes.len(), 0, handle)
             );
-            assert!(got.told.has(Completion::MORE) && !got.told.has(Completion::TRUNCATED));
+            assert!(got.completion.has(Completion::MORE) && !got.completion.has(Completion::TRUNCATED));
         }
         // The copy ledger: the card's writes into the region, and nothing of ours.
         let total: usize = expected.iter().map(|(_, bytes)| bytes.len()).sum();
@@ -63,7 +63,7 @@ given! {
             let got = world.app.datagrams.last().unwrap();
             assert_eq!(got.bytes, [n; 1000]);
             assert_eq!(
-                (got.told.has(Completion::NONEMPTY), got.told.has(Completion::MORE)),
+                (got.completion.has(Completion::NONEMPTY), got.completion.has(Completion::MORE)),
                 (n < 2, false)
             );
         }
@@ -110,14 +110,14 @@ given! {
         world.run_to_datagrams(3);
         for (got, len) in world.app.datagrams.iter().zip([0, 9, 0]) {
             assert_eq!(
-                (got.told.result, got.told.length, got.told.entries),
+                (got.completion.result, got.completion.length, got.completion.entries),
                 (len, len as u32, u32::from(len > 0))
             );
-            assert!(got.told.has(Completion::MORE), "no end: {:?}", got.told);
+            assert!(got.completion.has(Completion::MORE), "no end: {:?}", got.completion);
             assert_eq!(got.from, sender(&world, from));
         }
     }
-    what_is_beyond_the_limit_of_a_datagram_is_lost_and_told {
+    what_is_beyond_the_limit_of_a_datagram_is_lost_and_reported {
         let handle = world.receive_datagrams(group);
         let from = world.datagram_sender();
         let cases =
@@ -131,7 +131,7 @@ given! {
             world.run_to_datagrams(2);
             let [first, second] = &world.app.datagrams[..] else { panic!("two") };
             assert_eq!(first.bytes, bytes(delivered, 0));
-            assert_eq!(first.told.length as usize, len);
+            assert_eq!(first.completion.length as usize, len);
             // The next begins with its own first byte.
             assert_eq!(second.bytes, bytes(600.min(if limit == 0 { 600 } else { limit as usize }), 7));
         }
@@ -179,7 +179,7 @@ given! {
         };
         assert_eq!((result(80), result(RECEIVE)), ((100, 0), (-111, 0)), "ECONNREFUSED");
 
-        // Told once: the next receive goes on, and without a peer from anybody.
+        // Reported once: the next receive goes on, and without a peer from anybody.
         assert_eq!(world.answer(connect).result, 0);
         world.app.submit(Submission::receive(handle, group, 0, RECEIVE));
         world.send_datagram(other, &[3; 1000]);
@@ -210,7 +210,7 @@ given! {
 }
 
 #[test]
-fn memory_of_a_sender_on_this_machine_is_told_of_where_it_is() {
+fn memory_of_a_sender_on_this_machine_is_reported_where_it_is() {
     let mut world = World::new(108, "delay=1ms");
     let (group, whole) = world.lend(1 << 16, 64);
     let handle = world.bind();
@@ -287,7 +287,7 @@ fn without_buffers_datagrams_are_copied_then_wait_then_are_dropped_and_counted()
     assert_eq!(last.bytes, b"last");
     let dropped = total + 1 - world.app.datagrams.len() as u64;
     assert!(dropped > 0);
-    assert_eq!(u64::from(last.told.dropped), dropped);
+    assert_eq!(u64::from(last.completion.dropped), dropped);
     assert_eq!(world.engine.counters().datagrams_dropped, dropped);
     // In order, though not all of them, and each whole.
     let mut at = 0;
@@ -396,7 +396,7 @@ fn each_error_has_its_number() {
 
 /// A datagram's entries are in one completion, so a ring that never holds them all cuts it off.
 #[test]
-fn a_datagram_of_more_pieces_than_the_ring_has_entries_is_cut_off_and_told() {
+fn a_datagram_of_more_pieces_than_the_ring_has_entries_is_cut_off_and_reported() {
     let rings = EngineConfig { entries: 2, ..EngineConfig::new(config(1)) };
     let mut world = World::with(117, "delay=1ms", rings);
     let handle = world.bind();
@@ -407,9 +407,9 @@ fn a_datagram_of_more_pieces_than_the_ring_has_entries_is_cut_off_and_told() {
     }
     world.run_to_datagrams(3);
     for (got, len) in world.app.datagrams.iter().zip([1000, 40_000, 1000]) {
-        assert_eq!(got.told.length, len);
+        assert_eq!(got.completion.length, len);
         assert_eq!(got.bytes, bytes(got.bytes.len(), 0));
-        assert!(got.bytes.len() == len as usize || got.bytes.len() >= 4096, "{:?}", got.told);
+        assert!(got.bytes.len() == len as usize || got.bytes.len() >= 4096, "{:?}", got.completion);
     }
 }
 

@@ -16,8 +16,8 @@ fn submissions_that_cannot_be_answered_keep_nobody_awake() {
     assert!(world.engine.arm(), "and may sleep until then");
     world.engine.disarm();
     world.turn();
-    let told: Vec<u64> = world.app.others.iter().map(|done| done.user_data).collect();
-    assert_eq!(told, (100..120).collect::<Vec<u64>>());
+    let reported: Vec<u64> = world.app.others.iter().map(|done| done.user_data).collect();
+    assert_eq!(reported, (100..120).collect::<Vec<u64>>());
     assert!(!world.engine.is_stuck());
 }
 
@@ -126,6 +126,6 @@ fn submissions_are_taken_in_the_turn_in_which_a_send_is_over() {
     world.engine_turn();
     assert_eq!(world.engine.counters().submissions, taken + 1);
     world.turn();
-    let told: Vec<u64> = world.app.others.iter().map(|done| done.user_data).collect();
-    assert_eq!(told, [9, 10]);
+    let reported: Vec<u64> = world.app.others.iter().map(|done| done.user_data).collect();
+    assert_eq!(reported, [9, 10]);
 }

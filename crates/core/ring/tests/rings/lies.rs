@@ -5,8 +5,8 @@ use crate::support::*;
 
 const MIB: u64 = 1 << 20;
 
-/// A flow runs by reference; in its middle `lie` is told. Every byte still arrives, by reference,
-/// and every buffer comes home.
+/// A flow runs by reference; in its middle the application tells `lie`. Every byte still arrives,
+/// by reference, and every buffer comes home.
 fn tell(seed: u64, lie: impl FnOnce(&mut World, u16, Entry)) -> Counters {
     let mut world = World::new(seed, "delay=1ms,loss=0.5%");
     let group = world.register(16);
@@ -200,28 +200,28 @@ fn submissions_that_make_no_sense_are_answered_with_an_error() {
 
 /// Room for four answers is left again and again, and a thousand sends are submitted each time.
 #[test]
-fn what_is_over_and_not_told_yet_is_bounded() {
+fn what_is_over_and_not_reported_yet_is_bounded() {
     let rings = EngineConfig { completions: 8, ..EngineConfig::new(config(1)) };
     let mut world = World::with(30, "delay=1ms", rings);
     let out = world.register_send(&[]);
     let handle = world.send_accepted(1, 1);
-    let (mut told, mut ended, mut buffer) = (0, false, vec![0; 65536]);
+    let (mut reported, mut ended, mut buffer) = (0, false, vec![0; 65536]);
     for _ in 0..20 {
         while world.app.ends.submissions.push(Submission::send(handle, out, 0, 1, 9)).is_ok() {}
         world.app.ends.submissions.publish();
-        // The peer reads and acknowledges; of what is told, half a ring is looked at.
+        // The peer reads and acknowledges; of its completions, half a ring is read.
         world.pass_unread(Duration::from_secs(2), |world| {
             let (now, socket) = (world.sim.now(), world.senders[0].socket);
             ended |= world.client().recv(now, socket, &mut buffer[..]) == Ok(0);
         });
         for _ in 0..4 {
-            told += u64::from(world.app.ends.completions.pop().is_some());
+            reported += u64::from(world.app.ends.completions.pop().is_some());
         }
         world.app.ends.completions.release();
     }
     let taken = world.engine.counters().submissions;
-    assert!(told > 40 && !ended, "{told}");
-    assert!(taken - told < 1024 + 1024 + 16, "{taken} taken, {told} told");
+    assert!(reported > 40 && !ended, "{reported}");
+    assert!(taken - reported < 1024 + 1024 + 16, "{taken} taken, {reported} reported");
 }
 
 #[test]

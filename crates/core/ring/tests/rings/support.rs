@@ -72,7 +72,7 @@ pub(crate) struct Flow {
 /// A datagram as the application sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Datagram {
-    pub(crate) told: Completion,
+    pub(crate) completion: Completion,
     pub(crate) from: SocketAddr,
     pub(crate) bytes: Vec<u8>,
     /// Bytes of it that were copied.
@@ -217,9 +217,9 @@ impl App {
         }
     }
 
-    fn complete_datagram(&mut self, told: Completion) {
+    fn complete_datagram(&mut self, completion: Completion) {
         let (mut bytes, mut copied) = (Vec::new(), 0);
-        for _ in 0..told.entries {
+        for _ in 0..completion.entries {
             let entry = self.ends.entries.pop().expect("as many entries as the completion says");
             let view = self.groups.get(&entry.group).and_then(|group| group.view.as_ref());
             let mut part = vec![0; entry.len as usize];
@@ -229,11 +229,11 @@ impl App {
             bytes.extend(part);
             self.held.push_back(entry);
         }
-        assert_eq!(bytes.len(), told.result as usize, "{told:?}");
-        assert_eq!(told.has(Completion::COPIED), copied > 0, "{told:?}");
-        assert_eq!(told.has(Completion::TRUNCATED), bytes.len() < told.length as usize);
-        let from = told.address.socket().expect("a sender");
-        self.datagrams.push(Datagram { told, from, bytes, copied });
+        assert_eq!(bytes.len(), completion.result as usize, "{completion:?}");
+        assert_eq!(completion.has(Completion::COPIED), copied > 0, "{completion:?}");
+        assert_eq!(completion.has(Completion::TRUNCATED), bytes.len() < completion.length as usize);
+        let from = completion.address.socket().expect("a sender");
+        self.datagrams.push(Datagram { completion, from, bytes, copied });
         if self.returns {
             self.give_back_all();
         }

@@ -109,7 +109,7 @@ impl Inbound {
         if self.ssthresh < free {
             let by = len.max(u32::from(path.announced_mss())).saturating_mul(2);
             self.ssthresh = self.ssthresh.saturating_add(by).min(free);
-            // Tells the peer soon.
+            // The peer learns of it soon.
             self.ack.quick |= 1;
         }
     }

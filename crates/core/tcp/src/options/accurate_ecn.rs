@@ -54,11 +54,11 @@ impl AccurateEcnOption {
         option
     }
 
-    /// Bytes marked ECT(0), CE and ECT(1), as far as they are told.
+    /// Bytes marked ECT(0), CE and ECT(1), as far as the option holds them.
     pub fn counters(&self) -> [Option<u32>; FIELDS] {
-        let told = usize::from(self.len);
+        let len = usize::from(self.len);
         let mut fields = [None; FIELDS];
-        for (place, &[a, b, c]) in fields.iter_mut().zip(self.bytes.as_chunks().0).take(told) {
+        for (place, &[a, b, c]) in fields.iter_mut().zip(self.bytes.as_chunks().0).take(len) {
             *place = Some(u32::from_be_bytes([0, a, b, c]));
         }
         if self.ect1_first {
@@ -91,10 +91,10 @@ impl AccurateEcnOption {
     /// The option in words with `fill` behind it: as many as it has fields are whole. Of an option
     /// with one field or none, so many bytes are left, in the word behind those.
     pub(crate) fn words(&self, fill: u8) -> ([[u8; 4]; 3], usize) {
-        let told = FIELD_LEN * self.fields();
+        let len = FIELD_LEN * self.fields();
         let mut words = [[fill; 4]; 3];
-        let option = [self.kind(), (HEADER_LEN + told) as u8];
-        let bytes = option.iter().chain(self.bytes.iter().take(told));
+        let option = [self.kind(), (HEADER_LEN + len) as u8];
+        let bytes = option.iter().chain(self.bytes.iter().take(len));
         for (place, byte) in words.as_flattened_mut().iter_mut().zip(bytes) {
             *place = *byte;
         }

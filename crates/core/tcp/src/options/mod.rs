@@ -34,7 +34,7 @@ pub(crate) const KIND_SACK: u8 = 5;
 pub(crate) const KIND_TIMESTAMPS: u8 = 8;
 /// Fast Open (RFC 7413 section 4.1.1), SYN only.
 pub(crate) const KIND_FAST_OPEN: u8 = 34;
-/// Experiments (RFC 4727), told apart by an identifier (RFC 6994).
+/// Experiments (RFC 4727), distinguished by an identifier (RFC 6994).
 pub(crate) const KIND_EXPERIMENTAL: u8 = 254;
 
 /// The identifier of Fast Open among the experiments, from before it had a kind of its own.

@@ -46,7 +46,7 @@ impl RttEstimator {
         }
     }
 
-    /// Adds a sample. None of a retransmitted segment, unless a timestamp tells which transmission
+    /// Adds a sample. None of a retransmitted segment, unless a timestamp shows which transmission
     /// was answered (Karn's algorithm, RFC 6298 section 3).
     ///
     /// `rtt` is that of the oldest segment that an acknowledgement answers, its delay included;

@@ -43,7 +43,7 @@ fn send_buffer_follows_the_congestion_window_of_a_sender_that_waits_for_room() {
 }
 
 #[test]
-fn reader_is_told_when_as_much_is_there_as_it_waits_for() {
+fn reader_is_woken_when_as_much_is_there_as_it_waits_for() {
     let mut t = Test::established(Config { recv_lowat: 1500, ..plain() });
     t.peer("P. 1:1001(1000) ack 1").sent();
     assert!(!t.conn.readiness().contains(Readiness::READABLE));
@@ -117,7 +117,7 @@ fn end_of_the_stream_counts_one_behind_received_data() {
 }
 
 #[test]
-fn time_is_told_by_what_sending_waits_for() {
+fn time_is_accounted_to_what_sending_waits_for() {
     let mut t = Test::established_with(plain(), SUPER, "S. 0:0(0) ack 1 win 0 <mss 1000>");
     t.send(1000).nothing();
     t.wait(100);

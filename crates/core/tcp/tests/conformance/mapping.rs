@@ -204,7 +204,7 @@ fn a_connection_that_is_over_has_an_end() {
     let mut t = established();
     t.peer("R. 1:1(0) ack 1").state(State::Closed);
     assert_eq!(t.try_map(PAGE), Err(MapRefusal::Ended));
-    // Mapping tells nobody of the error: the next read does.
+    // Mapping does not report the error: the next read does.
     assert_eq!(t.try_read(1), Err(TcpError::ConnectionReset));
 }
 
@@ -234,7 +234,7 @@ fn mapping_opens_the_window_and_considers_an_acknowledgement() {
     assert!(t.conn.info().recv_window < PAGE);
     t.try_map(queued / PAGE * PAGE).unwrap();
     let acks = t.sent_segments();
-    assert!(!acks.is_empty(), "nobody is told that there is room");
+    assert!(!acks.is_empty(), "no update of the window was sent");
     assert!(t.conn.info().recv_window >= 14 * PAGE);
 }
 

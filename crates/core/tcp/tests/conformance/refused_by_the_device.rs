@@ -45,7 +45,7 @@ given! {
         assert_eq!((t.conn.info().probes, t.conn.info().unacked), (0, 0));
         t.send(10).expect("P. 3001:3011(10) ack 1").nothing();
     }
-    what_is_refused_is_tried_again_when_something_is_heard {
+    what_is_refused_is_tried_again_when_something_arrives {
         t.send(1000);
         refuse(&mut t);
         t.send(500).nothing();

@@ -33,7 +33,7 @@ given! {
 }
 
 #[test]
-fn small_segments_are_told_apart_from_those_of_another_turn_of_the_numbers() {
+fn small_segments_are_not_taken_for_those_of_another_wrap_of_the_numbers() {
     // Beyond half of the numbers what was noted at the start looks as if it were still to come: it
     // must neither hold back what nothing is under way before, nor let go what is to wait.
     let wide = LinkLimits::new(60_000, 60_000);
@@ -183,7 +183,7 @@ fn data_within_what_was_ever_offered_is_taken_after_the_window_has_shrunk() {
     t.read(64_000).expect(". 1:1(0) ack 64001 win 10000");
 }
 
-/// The peer does not know that the buffer has room again, unless it is told.
+/// The peer does not know that the buffer has room again, unless an update of the window says so.
 #[test]
 fn window_that_has_shrunk_is_announced_when_it_opens() {
     let mut t = scaled(shrinking(true));

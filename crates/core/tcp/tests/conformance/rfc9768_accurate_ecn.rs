@@ -15,7 +15,7 @@ fn option(ecn_option: EcnOption) -> Config {
     Config { ecn_option, ..accurate() }
 }
 
-/// An active connection over a path of 100 ms; both sides have told that they count.
+/// An active connection over a path of 100 ms; both sides have reported their counts.
 fn client() -> Test {
     client_with(accurate())
 }
@@ -220,7 +220,7 @@ fn syns_of_both_kinds_reset_the_connection() {
     }
 }
 
-// ---- section 3.2.2.1, table 4: the server hears of its SYN,ACK ----
+// ---- section 3.2.2.1, table 4: the server learns how its SYN,ACK arrived ----
 
 #[test]
 fn server_sends_ect_unless_the_answer_says_that_something_mangles_it() {
@@ -246,7 +246,7 @@ fn server_sends_ect_unless_the_answer_says_that_something_mangles_it() {
 }
 
 #[test]
-fn server_that_was_told_nothing_does_not_heed_what_follows() {
+fn server_without_a_report_does_not_heed_what_follows() {
     let mut t = Test::accepting(accurate(), "SEWA 0:0(0) win 65535 <mss 1000,sackOK>");
     t.expect("SW. 0:0(0) ack 1").wait(100).peer(". 1:1(0) ack 1 win 65535");
     t.send(2000).sent();
@@ -281,7 +281,7 @@ fn option_has_all_counters_whatever_the_mark() {
     t.expect("AW. 1:1(0) ack 2001 <ECN e1b 1001 ceb 1000 e0b 1>");
     t.peer_marked(ECT0, "AE. 2001:3001(1000) ack 1");
     t.expect("AW. 1:1(0) ack 3001 <ECN e1b 1001 ceb 1000 e0b 1001>");
-    // Nothing has changed, and it is told again.
+    // Nothing has changed, and it is reported again.
     t.peer_marked(NOT_ECT, "AE. 3001:4001(1000) ack 1");
     t.expect("AW. 1:1(0) ack 4001 <ECN e1b 1001 ceb 1000 e0b 1001>");
 }
@@ -401,38 +401,38 @@ fn sparing_option_follows_the_handshake_and_each_change() {
     let mut t = Test::connecting(option(EcnOption::Sparing));
     t.expect("SEWA 0:0(0)").wait(100);
     t.peer("SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK,ECN e1b 1 ceb 0 e0b 1>");
-    let told = |t: &mut Test| -> Vec<bool> {
+    let reported = |t: &mut Test| -> Vec<bool> {
         t.sent_segments().iter().map(|s| s.header.options.accurate_ecn.is_some()).collect()
     };
-    assert_eq!(told(&mut t), [true]);
-    for told_now in [true, false, false] {
+    assert_eq!(reported(&mut t), [true]);
+    for expected in [true, false, false] {
         t.send(10);
-        assert_eq!(told(&mut t), [told_now]);
+        assert_eq!(reported(&mut t), [expected]);
     }
     // The mark changes: the next two tell of it.
-    for (i, (mark, told_now)) in
+    for (i, (mark, expected)) in
         [(ECT0, true), (ECT0, true), (ECT0, false), (CE, true), (ECT0, true), (ECT0, true)]
             .into_iter()
             .enumerate()
     {
         let _ =
             t.peer_marked(mark, &format!("AE. {}:{}(1000) ack 1", 1 + i * 1000, 1001 + i * 1000));
-        assert_eq!(told(&mut t), [told_now], "{i}");
+        assert_eq!(reported(&mut t), [expected], "{i}");
     }
-    // Otherwise it is told three times in a round trip of 100 ms.
+    // Otherwise it is reported three times in a round trip of 100 ms.
     t.send(10);
-    assert_eq!(told(&mut t), [false]);
+    assert_eq!(reported(&mut t), [false]);
     t.wait(34).send(10);
-    assert_eq!(told(&mut t), [true]);
+    assert_eq!(reported(&mut t), [true]);
     t.wait(32).send(10);
-    assert_eq!(told(&mut t), [false]);
+    assert_eq!(reported(&mut t), [false]);
 }
 
 #[test]
-fn sparing_option_tells_of_each_four_mebibytes() {
+fn sparing_option_reports_each_four_mebibytes() {
     let mut t = client_with(option(EcnOption::Sparing));
     t.send(10).sent();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut ack = header("AE. 1:1(0) ack 11");
     for i in 0..90 {
         let arrival = Arrival { ecn: ECT0, gso_size: None };
@@ -443,11 +443,11 @@ fn sparing_option_tells_of_each_four_mebibytes() {
         t.drain();
         t.read(50_000);
         if t.sent_segments().iter().any(|s| s.header.options.accurate_ecn.is_some()) {
-            told.push(i);
+            reported.push(i);
         }
     }
     // The change from Not-ECT, and what passes 2^22 bytes.
-    assert_eq!(told, [0, 83]);
+    assert_eq!(reported, [0, 83]);
 }
 
 #[test]
@@ -488,7 +488,7 @@ fn mark_on_the_third_segment_of_the_handshake_counts() {
 
 /// The SYN and the SYN,ACK: flags, counts and bytes.
 #[test]
-fn marks_on_both_segments_of_the_handshake_are_told() {
+fn marks_on_both_segments_of_the_handshake_are_reported() {
     let mut t = Test::accepting_marked(accurate(), CE, "SEWA 0:0(0) win 65535 <mss 1000,sackOK>");
     let sent = t.sent_segments();
     assert_eq!(sent[0].header.flags, Flags::SYN | Flags::ACK | Flags::AE | Flags::CWR);
@@ -568,8 +568,9 @@ fn two_sack_blocks_go_before_the_option_and_it_before_the_third() {
         let mut wire = [0; 60];
         let len = sent.last().expect("an acknowledgement").header.emit(&mut wire);
         let (back, _) = TcpHeader::parse(&wire[..len]).unwrap();
-        let told = back.options.accurate_ecn.map_or(0, |o| o.counters().iter().flatten().count());
-        assert_eq!((back.options.sack.len(), told), (blocks, fields), "{marks:?}");
+        let reported =
+            back.options.accurate_ecn.map_or(0, |o| o.counters().iter().flatten().count());
+        assert_eq!((back.options.sack.len(), reported), (blocks, fields), "{marks:?}");
     }
 }
 
@@ -599,7 +600,7 @@ given! {
         t.wait(100).peer("AWE. 1:1(0) ack 5001");
         t.info(|i| (i.ca_state, i.cwnd_segments, i.delivered_ce), (CaState::Open, 7, 2));
     }
-    overtaken_acknowledgement_tells_nothing {
+    overtaken_acknowledgement_reports_nothing {
         t.send(4000).sent();
         t.wait(100).peer("AE. 1:1(0) ack 3001");
         // Sent before that one: its count is an older one.
@@ -607,7 +608,7 @@ given! {
         assert_eq!((t.conn.info().ca_state, t.conn.info().delivered_ce), (CaState::Open, 0));
     }
     /// > section 3.2.2.2: it first checks whether it has already been superseded
-    acknowledgement_of_nothing_new_tells_nothing {
+    acknowledgement_of_nothing_new_reports_nothing {
         t.send(4000).sent();
         t.wait(100).peer("AWE. 1:1(0) ack 3001");
         assert_eq!(t.conn.info().delivered_ce, 2);
@@ -619,7 +620,7 @@ given! {
         assert_eq!(t.conn.info().delivered_ce, 2);
     }
     /// A selective acknowledgement is new, although its number is not.
-    selective_acknowledgement_of_something_new_tells_its_count {
+    selective_acknowledgement_of_something_new_reports_its_count {
         t.send(4000);
         let second = t.sent_segments()[1].header.seq.since(ISS);
         t.wait(100).peer(&format!("AW. 1:1(0) ack 1 <sack {second}:{}>", second + 1000));
@@ -638,13 +639,13 @@ given! {
         t.wait(100).peer("AE. 1:1(0) ack 1001 <ECN e0b 1 ceb 1000>").send(900);
         t.expect_marked(NOT_ECT, "PAE. 2001:2901(900) ack 1");
     }
-    time_wait_tells_the_last_count {
+    time_wait_reports_the_last_count {
         t.peer_marked(CE, "AE. 1:1001(1000) ack 1").read(1000).sent();
         t.shutdown().sent();
         t.peer("FAE. 1001:1001(0) ack 2").state(State::TimeWait);
         let rest = t.conn.time_wait().expect("it is over");
-        let told = Flags::AE | Flags::CWR | Flags::ECE;
-        assert_eq!(rest.acknowledgement(t.now).flags & told, Flags::AE | Flags::CWR);
+        let count = Flags::AE | Flags::CWR | Flags::ECE;
+        assert_eq!(rest.acknowledgement(t.now).flags & count, Flags::AE | Flags::CWR);
     }
 }
 

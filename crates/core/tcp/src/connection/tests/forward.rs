@@ -84,7 +84,7 @@ given! {
         env_host.exchange(&mut client, &mut a);
         assert!(!a.gives() && !a.takes());
         assert_eq!(a.take_error(), Some(TcpError::ConnectionReset));
-        assert!(!a.gives() && !a.takes(), "it is over, told or not");
+        assert!(!a.gives() && !a.takes(), "it is over, acknowledged or not");
     }
     while_a_send_waits_for_room_nothing_is_passed_on_before_it {
         let small = Config { send_buffer: 8192, send_buffer_initial: 8192, ..config() };

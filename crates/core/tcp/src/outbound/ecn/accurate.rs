@@ -60,17 +60,17 @@ const BYTES_REPORTED: u32 = 1 << 22;
 bitflags::bitflags! {
     /// Facts about the path and the peer, most of them reasons to do without a part of the protocol.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    struct PathFaults: u8 {
+    struct PathFacts: u8 {
         /// Nothing that we send may be marked any more.
         const NOT_CAPABLE = 1;
         /// The peer's counts are invalid.
-        const DEAF = 2;
+        const COUNTS_BROKEN = 2;
         /// We no longer send the option: the path seems to drop segments with it.
         const NO_OPTION = 4;
         /// The peer's options are invalid.
         const OPTIONS_BROKEN = 8;
         /// The peer has sent its count since the handshake.
-        const HEARD = 16;
+        const COUNT_SEEN = 16;
         /// The first data that we sent had the option.
         const OPTION_SENT = 32;
         /// The peer's SYN,ACK was marked; it counts once.
@@ -93,7 +93,7 @@ pub(crate) struct Accurate {
     /// ECN bits of the last packet, and of the peer's last SYN or SYN,ACK.
     pub(crate) last: u8,
     pub(crate) syn: u8,
-    known: PathFaults,
+    known: PathFacts,
     /// SYN,ACKs that have left.
     syn_acks: u8,
     /// Options that are due, and the fields that they need.
@@ -124,7 +124,7 @@ impl Accurate {
             unreported: 0,
             last: NOT_ECT,
             syn,
-            known: PathFaults::empty(),
+            known: PathFacts::empty(),
             syn_acks: 0,
             demanded: 0,
             needed: 0,
@@ -180,16 +180,16 @@ impl Accurate {
         }
         let since = now.saturating_since(self.option_sent_at) * OPTIONS_IN_ROUND_TRIP;
         let due = self.demanded > 0 || since >= rtt.srtt().unwrap_or_default();
-        due && self.known & (PathFaults::OPTION_SEEN | PathFaults::NO_OPTION)
-            == PathFaults::OPTION_SEEN
+        due && self.known & (PathFacts::OPTION_SEEN | PathFacts::NO_OPTION)
+            == PathFacts::OPTION_SEEN
     }
 
     /// Whether all segments have it.
     fn always_has_option(&self, path: &Path) -> bool {
-        let seen = self.known.contains(PathFaults::OPTION_SEEN);
+        let seen = self.known.contains(PathFacts::OPTION_SEEN);
         match path.config().ecn_option {
             EcnOption::Off | EcnOption::Sparing => false,
-            EcnOption::Always => seen && !self.known.contains(PathFaults::NO_OPTION),
+            EcnOption::Always => seen && !self.known.contains(PathFacts::NO_OPTION),
             EcnOption::Persistent => seen,
         }
     }
@@ -217,8 +217,8 @@ impl Accurate {
     /// > SYN/ACKs it receives
     fn note_syn_ack(&mut self, bits: u8) {
         self.syn = bits;
-        if bits == CE && !self.known.contains(PathFaults::SYN_ACK_MARKED) {
-            self.known.insert(PathFaults::SYN_ACK_MARKED);
+        if bits == CE && !self.known.contains(PathFacts::SYN_ACK_MARKED) {
+            self.known.insert(PathFacts::SYN_ACK_MARKED);
             self.packets += 1;
         }
     }
@@ -291,7 +291,7 @@ impl Transfer {
         // > MUST feed back the IP-ECN field on the latest valid SYN
         accurate.syn = bits;
         if code == 0 {
-            accurate.known.insert(PathFaults::NOT_CAPABLE);
+            accurate.known.insert(PathFacts::NOT_CAPABLE);
         }
         code == 0b011
     }
@@ -385,7 +385,7 @@ impl Transfer {
     pub(crate) fn add_option_to_syn_ack(&self, path: &Path, options: &mut TcpOptions) {
         let Some(accurate) = self.accurate() else { return };
         let off = path.config().ecn_option == EcnOption::Off;
-        if !off && !accurate.known.contains(PathFaults::NO_OPTION) {
+        if !off && !accurate.known.contains(PathFacts::NO_OPTION) {
             options.add_accurate_ecn(accurate.option(), 0);
         }
     }
@@ -399,8 +399,8 @@ impl Transfer {
             return;
         }
         let Some(accurate) = self.accurate_mut() else { return };
-        if accurate.known.contains(PathFaults::OPTION_SENT) {
-            accurate.known.insert(PathFaults::NO_OPTION);
+        if accurate.known.contains(PathFacts::OPTION_SENT) {
+            accurate.known.insert(PathFacts::NO_OPTION);
         }
     }
 
@@ -423,13 +423,13 @@ impl Transfer {
     pub(crate) fn note_accurate_option(&mut self, header: &TcpHeader) {
         let Some(option) = header.options.accurate_ecn else { return };
         let Some(accurate) = self.accurate_mut() else { return };
-        if accurate.known.contains(PathFaults::OPTION_SEEN) {
+        if accurate.known.contains(PathFacts::OPTION_SEEN) {
             return;
         }
-        accurate.known.insert(PathFaults::OPTION_SEEN);
+        accurate.known.insert(PathFacts::OPTION_SEEN);
         let [e0, _, e1] = option.counters();
         if e0 == Some(0) || e1 == Some(0) {
-            accurate.known.insert(PathFaults::OPTIONS_BROKEN);
+            accurate.known.insert(PathFacts::OPTIONS_BROKEN);
         }
     }
 
@@ -461,15 +461,15 @@ impl Transfer {
         // > section 3.2.2.4: If the value of this ACE field is found to be zero (0b000), for the
         // > remainder of the half-connection the Data Sender ought to send non-ECN-capable packets and
         // > it is advised not to respond to any feedback of CE markings.
-        if !accurate.known.contains(PathFaults::HEARD) {
-            accurate.known.insert(PathFaults::HEARD);
+        if !accurate.known.contains(PathFacts::COUNT_SEEN) {
+            accurate.known.insert(PathFacts::COUNT_SEEN);
             if code == 0 {
-                accurate.known.insert(PathFaults::NOT_CAPABLE | PathFaults::DEAF);
+                accurate.known.insert(PathFacts::NOT_CAPABLE | PathFacts::COUNTS_BROKEN);
             }
         }
         let option = header.options.accurate_ecn.as_ref();
         let bytes = option
-            .filter(|_| !accurate.known.contains(PathFaults::OPTIONS_BROKEN))
+            .filter(|_| !accurate.known.contains(PathFacts::OPTIONS_BROKEN))
             .and_then(|option| accurate.take_option(option));
         let least = code.wrapping_sub(accurate.peer_packets) % CYCLE;
         let marked = marked_packets(least, ack.delivered, bytes, mss);
@@ -477,9 +477,9 @@ impl Transfer {
         // > section 3.2.3.2.5: If either endpoint detects that the s.ceb counter has increased but the
         // > s.cep has not [...] the Data Sender MUST disable sending ECN-capable packets
         if marked == 0 && ack.delivered < CYCLE && bytes.is_some_and(|bytes| bytes > 0) {
-            accurate.known.insert(PathFaults::NOT_CAPABLE);
+            accurate.known.insert(PathFacts::NOT_CAPABLE);
         }
-        if marked > 0 && !accurate.known.contains(PathFaults::DEAF) {
+        if marked > 0 && !accurate.known.contains(PathFacts::COUNTS_BROKEN) {
             ack.marked = marked;
             ack.flags.insert(AckFlags::ECE);
         }
@@ -508,10 +508,10 @@ impl Transfer {
         let sent = accurate.syn_acks;
         accurate.syn_acks = sent.saturating_add(1);
         if sent > 0 {
-            accurate.known.insert(PathFaults::NO_OPTION);
+            accurate.known.insert(PathFacts::NO_OPTION);
         }
         let code = if sent > 1 {
-            accurate.known.insert(PathFaults::NOT_CAPABLE);
+            accurate.known.insert(PathFacts::NOT_CAPABLE);
             0
         } else {
             handshake_code(accurate.syn)
@@ -542,7 +542,7 @@ impl Transfer {
         accurate.last = NOT_ECT;
         accurate.note_syn_ack(bits);
         if code != 0b010 && code != 0b101 {
-            accurate.known.insert(PathFaults::NOT_CAPABLE);
+            accurate.known.insert(PathFacts::NOT_CAPABLE);
         }
         if code == 0b110 {
             self.congestion.on_syn_lost();
@@ -568,11 +568,11 @@ impl Transfer {
             accurate.demanded = accurate.demanded.saturating_sub(1);
         }
         let bits =
-            if fresh && !accurate.known.contains(PathFaults::NOT_CAPABLE) { ECT0 } else { NOT_ECT };
+            if fresh && !accurate.known.contains(PathFacts::NOT_CAPABLE) { ECT0 } else { NOT_ECT };
         // After any other segment, the peer reads the flags as the count.
         let mut done = EcnFlags::REPORT_SYN;
         if fresh && ecn.contains(EcnFlags::FIRST_DATA) {
-            accurate.known.set(PathFaults::OPTION_SENT, with_option);
+            accurate.known.set(PathFacts::OPTION_SENT, with_option);
             done |= EcnFlags::FIRST_DATA;
         }
         self.loss.ecn.remove(done);
@@ -586,11 +586,11 @@ impl Transfer {
     fn take_handshake_code(&mut self, code: u32) {
         let Some(accurate) = self.accurate_mut() else { return };
         match code {
-            0b000 => accurate.known.insert(PathFaults::NOT_CAPABLE | PathFaults::DEAF),
-            0b011 | 0b100 => accurate.known.insert(PathFaults::NOT_CAPABLE),
+            0b000 => accurate.known.insert(PathFacts::NOT_CAPABLE | PathFacts::COUNTS_BROKEN),
+            0b011 | 0b100 => accurate.known.insert(PathFacts::NOT_CAPABLE),
             0b110 => {
                 accurate.peer_packets += 1;
-                accurate.known.insert(PathFaults::NOT_CAPABLE);
+                accurate.known.insert(PathFacts::NOT_CAPABLE);
                 self.congestion.on_syn_lost();
             }
             _ => {}

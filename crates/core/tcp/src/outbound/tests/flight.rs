@@ -9,7 +9,7 @@ use super::*;
 const MSS: u32 = 10;
 
 thread_local! {
-    /// Records that walks of this thread looked at.
+    /// Records that walks of this thread visited.
     pub(super) static STEPS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
 }
 
@@ -219,7 +219,7 @@ fn peer_that_sacks_crumbs_makes_no_more_records() {
     assert_eq!(flight.records.len(), 100);
 }
 
-// ---- a peer that lies: records looked at, not seconds ----
+// ---- a peer that lies: records visited, not seconds ----
 
 const MANY: u32 = 10_000;
 
@@ -231,7 +231,7 @@ fn many_segments() -> Flight {
     flight
 }
 
-/// Records looked at by `again` and what it does.
+/// Records visited by `again` and what it does.
 fn steps(flight: &mut Flight, again: impl FnOnce(&mut Flight)) -> u64 {
     let before = STEPS.get();
     again(flight);
