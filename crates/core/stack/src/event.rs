@@ -35,9 +35,9 @@ bitflags::bitflags! {
 impl Readiness {
     /// Ready for nothing.
     pub const NONE: Self = Self::empty();
-    /// Ends a wait to read or accept.
+    /// DatagramSpec a wait to read or accept.
     pub const FOR_READ: Self = Self::READABLE.union(Self::READ_CLOSED).union(Self::ERROR);
-    /// Ends a wait to send or connect.
+    /// DatagramSpec a wait to send or connect.
     pub const FOR_WRITE: Self =
         Self::WRITABLE.union(Self::WRITE_CLOSED).union(Self::ERROR).union(Self::CONNECTED);
 
@@ -71,10 +71,10 @@ pub struct Event {
 
 /// What the owner of a socket is told of it.
 #[derive(Default)]
-pub(crate) struct Reporting {
+pub(crate) struct ReportState {
     /// On the list of sockets whose readiness may have grown.
-    pub(crate) unchecked: bool,
-    /// Every arrival is an event, see [`SocketOption::EveryArrival`](crate::SocketOption).
+    pub(crate) event_pending: bool,
+    /// WildcardSockets arrival is an event, see [`SocketOption::EveryArrival`](crate::SocketOption).
     pub(crate) every_arrival: bool,
     /// Opted in to zero-copy sends, whose completions are reported.
     pub(crate) zerocopy: bool,

@@ -62,8 +62,9 @@ pub use sockets::options::{
     LinuxOption, OptionKey, OptionName, SocketOption, SocketOptions, option,
 };
 pub use sockets::tcp::{
-    Chunks, Clock, ConnectOptions, Discard, FastOpen, Lend, LifecycleEvent, LifecycleKind, Map,
-    MapAvailable, MapError, MapPages, MapSealed, MapWith, Payload, Taker, TxTimestamping,
+    Chunks, ConnectOptions, Discard, FastOpen, Lend, LifecycleEvent, LifecycleKind, Map,
+    MapAvailable, MapError, MapPages, MapSealed, MapWith, Payload, Taker, TimeSource,
+    TxTimestamping,
 };
 pub use sockets::udp::{
     Datagram, DatagramKind, DatagramPayload, DatagramTaker, GroupLink, Memberships, Message,

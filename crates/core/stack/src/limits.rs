@@ -1,4 +1,4 @@
-//! Every limit of this crate, with its unit and its reason.
+//! WildcardSockets limit of this crate, with its unit and its reason.
 
 use core::time::Duration;
 
@@ -56,11 +56,11 @@ pub const NEIGHBORS: usize = 1024;
 pub const NEIGHBORS_INCOMPLETE: usize = 256;
 
 /// Neighbours that asked for us and are not in use, which a flood of requests fills.
-pub const NEIGHBORS_HEARD: usize = 256;
+pub const NEIGHBORS_PASSIVE: usize = 256;
 
 /// Evicted neighbours in one turn whose waiting packets (at most [`NEIGHBOR_QUEUE_PACKETS`] each)
 /// are reported to their senders. Beyond that, packets are only counted.
-pub const NEIGHBORS_EVICTED_TOLD: usize = 16;
+pub const NEIGHBORS_EVICTED_REPORTED: usize = 16;
 
 /// Neighbours in use that a search for one to evict passes over: bounds the work for a new
 /// neighbour, which is refused if there are more in a row.
@@ -243,7 +243,7 @@ pub const REQUEST_LONGEST_GAP: Duration = Duration::from_secs(64);
 
 /// Shortest time between two searches for requests that have lapsed: each looks at all of them, some
 /// microseconds, and none has to lapse sooner.
-pub const REQUEST_LOOK: Duration = Duration::from_millis(50);
+pub const REQUEST_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Resets and ICMP errors that the application asks for, per second and on average once the burst is
 /// spent: more than a client can open connections, and less than a flood of its SYNs.
@@ -262,11 +262,11 @@ pub const SEGMENTS_PER_POLL: usize = 64;
 pub const LOOPBACKS_PER_POLL: usize = 64;
 
 /// How often a stack with an empty pool looks for pages: other threads' releases are not noticed.
-pub const STARVED_CHECK: Duration = Duration::from_millis(10);
+pub const PAGE_WAIT_CHECK: Duration = Duration::from_millis(10);
 
 /// Timers of the wheel's first slot that are compared for the time of the next wake-up: each send asks
 /// for that time. With more, the host may wake at the slot's beginning, and again.
-pub const TIMERS_LOOKED_AT: usize = 4;
+pub const TIMERS_COMPARED: usize = 4;
 
 /// The part of the stack's free pages that one connection may have for data that waits to leave:
 /// 1/4, as of receive memory. A few connections are not limited by it, and each of
@@ -340,7 +340,7 @@ pub const FORWARD_IDLE_TIME: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
 
 /// Longest time until a forwarder looks at a pair's deadlines again. An ended pair keeps an entry
 /// of 16 bytes for this time: with hours, short connections would fill a hundred megabytes.
-pub const FORWARD_LOOK: Duration = Duration::from_secs(60);
+pub const FORWARD_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Default silence after which a pair's peers are probed: their resets may have been lost.
 pub const FORWARD_KEEPALIVE: Duration = Duration::from_secs(300);
@@ -382,7 +382,7 @@ pub const DEFAULT_NOTIFICATION_BYTES: usize = 1 << 20;
 /// Bytes of sends that complete together (Linux: 512 KiB), which the first has to wait for.
 pub const MAX_SHARED_BYTES: usize = 1 << 19;
 
-/// Sends that complete together (Linux: `USHRT_MAX - 1`).
+/// ZeroCopySends that complete together (Linux: `USHRT_MAX - 1`).
 pub const MAX_SHARED_SENDS: u32 = 65_534;
 
 /// Default time that lent memory waits in a local receive queue: a program that does not read for a

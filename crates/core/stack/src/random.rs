@@ -1,22 +1,69 @@
-//! Numbers that strangers cannot predict: a keyed hash of a count, under the stack's secret.
+//! Keys, keyed hashes and random numbers that strangers cannot predict. Each follows from the
+//! stack's secret, and reveals nothing about the others.
 
-use core::hash::Hasher;
+use core::hash::{BuildHasher, Hasher};
 
 use siphasher::sip::SipHasher13;
 
-/// A sequence of such numbers. Some of them reveal nothing of the others.
+/// Derives the key for one purpose from the stack's secret.
+pub(crate) fn derive(secret: &[u8; 32], purpose: &[u8]) -> [u8; 16] {
+    let (mut key, mut out) = ([0u8; 16], [0u8; 16]);
+    for (half, to) in secret.chunks(16).zip(out.chunks_mut(8)) {
+        key.copy_from_slice(half);
+        let mut hasher = SipHasher13::new_with_key(&key);
+        hasher.write(purpose);
+        to.copy_from_slice(&hasher.finish().to_ne_bytes());
+    }
+    out
+}
+
+/// A hasher for tables whose keys peers choose. Peers do not know the hasher's own key.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyedHash(pub(crate) [u8; 16]);
+
+impl BuildHasher for KeyedHash {
+    type Hasher = SipHasher13;
+
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_key(&self.0)
+    }
+}
+
+impl KeyedHash {
+    /// Derives a key for another purpose, which `parts` name.
+    pub(crate) fn key(&self, parts: &[&[u8]]) -> [u8; 16] {
+        let mut key = [0; 16];
+        for (half, name) in key.chunks_mut(8).zip([b"first", b"other"]) {
+            let mut hasher = self.build_hasher();
+            [name.as_slice()].iter().chain(parts).for_each(|part| hasher.write(part));
+            half.copy_from_slice(&hasher.finish().to_ne_bytes());
+        }
+        key
+    }
+
+    /// Hashes `parts` to 64 bits that a peer cannot predict.
+    pub(crate) fn digest(&self, parts: &[&[u8]]) -> u64 {
+        let mut hasher = self.build_hasher();
+        for part in parts {
+            hasher.write(part);
+        }
+        hasher.finish()
+    }
+}
+
+/// A sequence of random numbers: a keyed hash of a count. Known numbers reveal nothing of the others.
 pub(crate) struct Random {
     key: [u8; 16],
     drawn: u64,
 }
 
 impl Random {
-    /// The sequence of this key, which nothing else uses.
+    /// Begins the sequence of `key`, which nothing else may use.
     pub(crate) const fn new(key: [u8; 16]) -> Self {
         Self { key, drawn: 0 }
     }
 
-    /// A number below `n`, which is not 0, each about equally often.
+    /// Draws a number below `n`, each about equally often. `n` must not be 0.
     pub(crate) fn below(&mut self, n: u32) -> u32 {
         let mut hasher = SipHasher13::new_with_key(&self.key);
         hasher.write_u64(self.drawn);

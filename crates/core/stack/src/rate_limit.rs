@@ -9,8 +9,7 @@ use crate::limits::{
     ICMP_DESTINATION_BURST, ICMP_DESTINATION_INTERVAL, ICMP_DESTINATIONS, ICMP_ERRORS_BURST,
     ICMP_ERRORS_PER_SECOND,
 };
-use crate::net::Keyed;
-use crate::random::Random;
+use crate::random::{KeyedHash, Random};
 
 /// A bucket of permits that fills with time.
 ///
@@ -57,7 +56,7 @@ impl RateLimit {
 pub(crate) struct IcmpLimit {
     all: RateLimit,
     /// When the bucket of a destination is full again; full buckets are forgotten.
-    full_at: HashMap<IpAddr, Instant, Keyed>,
+    full_at: HashMap<IpAddr, Instant, KeyedHash>,
     /// Number of entries from which on to look for full buckets.
     sweep_at: usize,
 }
@@ -65,7 +64,7 @@ pub(crate) struct IcmpLimit {
 impl IcmpLimit {
     const LEAST_SWEEP: usize = 64;
 
-    pub(crate) fn new(now: Instant, key: Keyed, random: Random) -> Self {
+    pub(crate) fn new(now: Instant, key: KeyedHash, random: Random) -> Self {
         let all = RateLimit::new(now, (ICMP_ERRORS_PER_SECOND, ICMP_ERRORS_BURST), random);
         Self { all, full_at: HashMap::with_hasher(key), sweep_at: Self::LEAST_SWEEP }
     }
@@ -103,7 +102,7 @@ mod tests {
     }
 
     fn limit(key: u8) -> IcmpLimit {
-        IcmpLimit::new(Instant::ZERO, Keyed([key; 16]), Random::new([key; 16]))
+        IcmpLimit::new(Instant::ZERO, KeyedHash([key; 16]), Random::new([key; 16]))
     }
 
     #[test]

@@ -16,7 +16,7 @@
 
 use pagewire_mem::Instant;
 
-use crate::limits::TIMERS_LOOKED_AT;
+use crate::limits::TIMERS_COMPARED;
 
 /// log2 of the nanoseconds in a tick.
 const TICK_SHIFT: u32 = 17;
@@ -148,7 +148,7 @@ impl TimerWheel {
     fn first_tick(&self, level: usize, slot: usize) -> Option<u64> {
         let mut at = *self.heads.get(level)?.get(slot)?;
         let mut first = u64::MAX;
-        for _ in 0..TIMERS_LOOKED_AT {
+        for _ in 0..TIMERS_COMPARED {
             let entry = self.entries.get(at as usize)?;
             first = first.min(entry.tick());
             at = entry.next;

@@ -34,13 +34,14 @@ use pagewire_tcp::KeepAlive;
 use slab::Slab;
 
 use crate::limits::{
-    FORWARD_CONNECT_TIME, FORWARD_CONNECTIONS, FORWARD_IDLE_TIME, FORWARD_KEEPALIVE, FORWARD_LOOK,
-    FORWARD_REFUSALS, FORWARD_RELIEF, FORWARD_RETRIES_PER_TURN, FORWARD_RETRY, FORWARD_STALL_TIME,
+    FORWARD_CHECK_INTERVAL, FORWARD_CONNECT_TIME, FORWARD_CONNECTIONS, FORWARD_IDLE_TIME,
+    FORWARD_KEEPALIVE, FORWARD_REFUSALS, FORWARD_RELIEF, FORWARD_RETRIES_PER_TURN, FORWARD_RETRY,
+    FORWARD_STALL_TIME,
 };
 use crate::sockets::SplicedBytes;
 use crate::stack::Stack;
 use crate::{Error, Event, ListenerId, SocketOption, TcpId};
-use pair::{Pair, Step};
+use pair::{Pair, PairStep};
 
 /// Settings of a forwarder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,17 +120,17 @@ pub struct Refusal {
 #[derive(Default)]
 pub struct Forwarder {
     config: ForwardConfig,
-    listeners: Vec<Listening>,
+    listeners: Vec<UpstreamListener>,
     pairs: Slab<Pair>,
     /// The pair of a socket, by its place in the stack's table.
-    places: Vec<Option<Place>>,
+    slots: Vec<Option<PairSlot>>,
     /// When to look at a pair's deadlines again, one entry each; those of ended pairs stay.
-    deadlines: BinaryHeap<Reverse<(Instant, Key)>>,
+    deadlines: BinaryHeap<Reverse<(Instant, PairId)>>,
     /// Pairs that had no share of the memory.
-    starved: VecDeque<Key>,
+    memory_waiters: VecDeque<PairId>,
     retry_at: Instant,
     /// Memory is short: when to look for stalled pairs.
-    relief_at: Option<Instant>,
+    stall_check_at: Option<Instant>,
     /// Connections may wait in a backlog because of the limit on pairs.
     full: bool,
     refusals: VecDeque<Refusal>,
@@ -141,20 +142,20 @@ pub struct Forwarder {
 }
 
 #[derive(Clone, Copy)]
-struct Listening {
+struct UpstreamListener {
     id: ListenerId,
     upstream: SocketAddr,
 }
 
 /// Names a pair: its place, and a number that tells it from earlier pairs at the place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct PairId {
     at: u32,
     serial: u32,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct PairSlot {
     id: TcpId,
     at: u32,
 }
@@ -168,7 +169,7 @@ impl Forwarder {
     /// Processes events of sockets and deadlines.
     pub fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
         for event in events {
-            let place = self.places.get(event.socket.index() as usize).copied().flatten();
+            let place = self.slots.get(event.socket.index() as usize).copied().flatten();
             match place.filter(|place| place.id == event.socket) {
                 Some(place) => self.work(now, stack, place.at as usize),
                 None => {
@@ -181,7 +182,7 @@ impl Forwarder {
         }
         self.expire(now, stack);
         self.retry(now, stack);
-        self.relieve(now, stack);
+        self.reset_stalled(now, stack);
         if self.full && self.pairs.len() < self.config.connections {
             self.full = false;
             for listener in self.listeners.clone() {
@@ -192,9 +193,9 @@ impl Forwarder {
 
     /// When [`turn`](Self::turn) is due without an event.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let retry = (!self.starved.is_empty()).then_some(self.retry_at);
+        let retry = (!self.memory_waiters.is_empty()).then_some(self.retry_at);
         let deadline = self.deadlines.peek().map(|Reverse((at, _))| *at);
-        [retry, deadline, self.relief_at].into_iter().flatten().min()
+        [retry, deadline, self.stall_check_at].into_iter().flatten().min()
     }
 
     /// Takes the oldest refusal.
@@ -213,7 +214,7 @@ impl Forwarder {
         for option in [SocketOption::OobInline(true), SocketOption::NoDelay(true)] {
             stack.listener(listener)?.set_option(option)?;
         }
-        let listener = Listening { id: listener, upstream };
+        let listener = UpstreamListener { id: listener, upstream };
         self.listeners.push(listener);
         self.accept(now, stack, listener);
         Ok(())
@@ -274,7 +275,7 @@ impl Forwarder {
         counters
     }
 
-    fn accept(&mut self, now: Instant, stack: &mut Stack, listener: Listening) {
+    fn accept(&mut self, now: Instant, stack: &mut Stack, listener: UpstreamListener) {
         loop {
             if self.pairs.len() >= self.config.connections {
                 self.full = true;
@@ -319,20 +320,20 @@ impl Forwarder {
         let ids = pair.ids();
         let at = self.pairs.insert(pair);
         self.serial = self.serial.wrapping_add(1);
-        let key = Key { at: at as u32, serial: self.serial };
+        let key = PairId { at: at as u32, serial: self.serial };
         if let Some(pair) = self.pairs.get_mut(at) {
             pair.serial = key.serial;
         }
         for id in ids {
             let index = id.index() as usize;
-            if self.places.len() <= index {
-                self.places.resize(index + 1, None);
+            if self.slots.len() <= index {
+                self.slots.resize(index + 1, None);
             }
-            if let Some(place) = self.places.get_mut(index) {
-                *place = Some(Place { id, at: key.at });
+            if let Some(place) = self.slots.get_mut(index) {
+                *place = Some(PairSlot { id, at: key.at });
             }
         }
-        self.look_again(now, now + self.config.connect_timeout, key);
+        self.check_at(now, now + self.config.connect_timeout, key);
         self.counters.most_at_once = self.counters.most_at_once.max(self.pairs.len() as u64);
         at
     }
@@ -349,25 +350,25 @@ impl Forwarder {
             stack.cx.end_splice(pair.ids());
         }
         match step {
-            Step::Wait => {}
-            Step::Starve => {
-                if !core::mem::replace(&mut pair.starved, true) {
-                    if self.starved.is_empty() {
+            PairStep::Wait => {}
+            PairStep::WaitForMemory => {
+                if !core::mem::replace(&mut pair.waits_for_memory, true) {
+                    if self.memory_waiters.is_empty() {
                         self.retry_at = now + FORWARD_RETRY;
                     }
-                    self.starved.push_back(Key { at: at as u32, serial: pair.serial });
+                    self.memory_waiters.push_back(PairId { at: at as u32, serial: pair.serial });
                     self.counters.waits_for_memory += 1;
                 }
             }
-            Step::Finished => {
+            PairStep::Finished => {
                 self.counters.finished += 1;
                 self.end(now, stack, at, false);
             }
-            Step::Broken => {
+            PairStep::Broken => {
                 self.counters.broken += 1;
                 self.end(now, stack, at, true);
             }
-            Step::Refused(error) => self.refuse(now, stack, at, error),
+            PairStep::Refused(error) => self.refuse(now, stack, at, error),
         }
     }
 
@@ -390,7 +391,7 @@ impl Forwarder {
         let Some(pair) = self.pairs.try_remove(at) else { return };
         stack.cx.end_splice(pair.ids());
         for id in pair.ids() {
-            if let Some(place) = self.places.get_mut(id.index() as usize) {
+            if let Some(place) = self.slots.get_mut(id.index() as usize) {
                 *place = None;
             }
             if resets {
@@ -401,8 +402,8 @@ impl Forwarder {
         }
     }
 
-    fn look_again(&mut self, now: Instant, deadline: Instant, key: Key) {
-        self.deadlines.push(Reverse((deadline.min(now + FORWARD_LOOK), key)));
+    fn check_at(&mut self, now: Instant, deadline: Instant, key: PairId) {
+        self.deadlines.push(Reverse((deadline.min(now + FORWARD_CHECK_INTERVAL), key)));
     }
 
     fn expire(&mut self, now: Instant, stack: &mut Stack) {
@@ -418,7 +419,7 @@ impl Forwarder {
             // The deadline may be later than when the entry was made.
             let at = key.at as usize;
             match pair.deadline(stack, &self.config) {
-                Some(deadline) if deadline > now => self.look_again(now, deadline, key),
+                Some(deadline) if deadline > now => self.check_at(now, deadline, key),
                 Some(_) if !pair.connected => self.refuse(now, stack, at, Error::TimedOut),
                 Some(_) => {
                     self.counters.idle += 1;
@@ -430,16 +431,16 @@ impl Forwarder {
     }
 
     /// While memory is short, resets stalled pairs that hold some.
-    fn relieve(&mut self, now: Instant, stack: &mut Stack) {
+    fn reset_stalled(&mut self, now: Instant, stack: &mut Stack) {
         let Some(limit) = self.config.stall_timeout else { return };
         if !stack.cx.is_receive_memory_short(1) {
-            self.relief_at = None;
+            self.stall_check_at = None;
             return;
         }
-        if now < *self.relief_at.get_or_insert(now + FORWARD_RELIEF) {
+        if now < *self.stall_check_at.get_or_insert(now + FORWARD_RELIEF) {
             return;
         }
-        self.relief_at = Some(now + FORWARD_RELIEF);
+        self.stall_check_at = Some(now + FORWARD_RELIEF);
         let stalls = |pair: &Pair| {
             pair.stalls_since(stack, now, limit)
                 && pair.ids().into_iter().any(|id| stack.cx.forward_charge(id) > 0)
@@ -457,15 +458,15 @@ impl Forwarder {
     }
 
     fn retry(&mut self, now: Instant, stack: &mut Stack) {
-        if self.starved.is_empty() || now < self.retry_at {
+        if self.memory_waiters.is_empty() || now < self.retry_at {
             return;
         }
         self.retry_at = now + FORWARD_RETRY;
-        for _ in 0..self.starved.len().min(FORWARD_RETRIES_PER_TURN) {
-            let Some(key) = self.starved.pop_front() else { break };
+        for _ in 0..self.memory_waiters.len().min(FORWARD_RETRIES_PER_TURN) {
+            let Some(key) = self.memory_waiters.pop_front() else { break };
             let at = key.at as usize;
             if let Some(pair) = self.pairs.get_mut(at).filter(|p| p.serial == key.serial) {
-                pair.starved = false;
+                pair.waits_for_memory = false;
                 self.work(now, stack, at);
             }
         }

@@ -19,7 +19,7 @@ pub(super) struct Pair {
     /// The upstream has answered.
     pub(super) connected: bool,
     /// It is on the list of pairs that wait for memory.
-    pub(super) starved: bool,
+    pub(super) waits_for_memory: bool,
     /// Tells it from earlier pairs at the same place.
     pub(super) serial: u32,
     /// When it began, or last forwarded a byte.
@@ -36,11 +36,11 @@ pub(super) struct Side {
 
 /// What to do with a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum PairStep {
     /// Nothing, until something happens.
     Wait,
     /// Waits for memory, for which there is no event.
-    Starve,
+    WaitForMemory,
     /// Both sides have ended.
     Finished,
     /// One side is gone, or both.
@@ -50,9 +50,9 @@ pub(super) enum Step {
 }
 
 /// Why a pump stopped.
-enum Pumped {
+enum PumpStop {
     Dry,
-    PageWaiter,
+    NoMemory,
 }
 
 impl Pair {
@@ -69,7 +69,7 @@ impl Pair {
             client,
             upstream,
             connected: false,
-            starved: false,
+            waits_for_memory: false,
             serial: 0,
             active_at: now,
         }
@@ -113,19 +113,19 @@ impl Pair {
         stack: &mut Stack,
         scratch: &mut Vec<Frag>,
         counters: &mut ForwardCounters,
-    ) -> Step {
+    ) -> PairStep {
         // First: after the error is taken, a broken connection looks like the end of its stream.
         if stack.take_error(self.client_side.id).is_some() {
-            return Step::Broken;
+            return PairStep::Broken;
         }
         if let Some(error) = stack.take_error(self.upstream_side.id) {
-            return if self.connected { Step::Broken } else { Step::Refused(error) };
+            return if self.connected { PairStep::Broken } else { PairStep::Refused(error) };
         }
         if !self.connected {
             match stack.readiness(self.upstream_side.id) {
                 Ok(ready) if ready.contains(Readiness::CONNECTED) => self.connected = true,
-                Ok(_) => return Step::Wait,
-                Err(error) => return Step::Refused(error),
+                Ok(_) => return PairStep::Wait,
+                Err(error) => return PairStep::Refused(error),
             }
             self.active_at = now;
         }
@@ -139,10 +139,10 @@ impl Pair {
             self.active_at = now;
         }
         match pumped {
-            Err(_) => Step::Broken,
-            Ok(_) if a.ended && b.ended => Step::Finished,
-            Ok([Pumped::Dry, Pumped::Dry]) => Step::Wait,
-            Ok(_) => Step::Starve,
+            Err(_) => PairStep::Broken,
+            Ok(_) if a.ended && b.ended => PairStep::Finished,
+            Ok([PumpStop::Dry, PumpStop::Dry]) => PairStep::Wait,
+            Ok(_) => PairStep::WaitForMemory,
         }
     }
 }
@@ -155,34 +155,34 @@ fn pump(
     to: &mut Side,
     scratch: &mut Vec<Frag>,
     moved: &mut u64,
-) -> Result<Pumped, Error> {
+) -> Result<PumpStop, Error> {
     loop {
         if !to.pending.is_empty() {
             match stack.tcp(to.id)?.send(now, &mut to.pending, SendFlags::empty()) {
                 Ok(n) => *moved += n as u64,
-                Err(Error::WouldBlock) => return Ok(Pumped::Dry),
+                Err(Error::WouldBlock) => return Ok(PumpStop::Dry),
                 Err(error) => return Err(error),
             }
             continue;
         }
         if from.ended {
-            return Ok(Pumped::Dry);
+            return Ok(PumpStop::Dry);
         }
         let queued = stack.tcp(from.id)?.inq();
         if queued == 0 {
-            return Ok(Pumped::Dry);
+            return Ok(PumpStop::Dry);
         }
         let room = stack.tcp(to.id)?.send_room(queued);
         if room == 0 {
             // A send that fails makes an event when there is room.
             return match stack.tcp(to.id)?.send(now, &mut to.pending, SendFlags::empty()) {
-                Ok(_) | Err(Error::WouldBlock) => Ok(Pumped::Dry),
+                Ok(_) | Err(Error::WouldBlock) => Ok(PumpStop::Dry),
                 Err(error) => Err(error),
             };
         }
         let share = stack.tcp(to.id)?.forward_share();
         if share < room.min(FORWARD_LEAST) {
-            return Ok(Pumped::PageWaiter);
+            return Ok(PumpStop::NoMemory);
         }
         let chunks = Chunks { max: room.min(share), into: scratch };
         match stack.tcp(from.id)?.recv(now, chunks, RecvFlags::empty()) {
@@ -191,7 +191,7 @@ fn pump(
                 stack.tcp(to.id)?.shutdown(now, Shutdown::Write)?;
             }
             Ok(_) => to.pending.extend(scratch.drain(..)),
-            Err(Error::WouldBlock) => return Ok(Pumped::Dry),
+            Err(Error::WouldBlock) => return Ok(PumpStop::Dry),
             Err(error) => return Err(error),
         }
     }

@@ -2,8 +2,8 @@
 
 use pagewire_mem::{CopyReason, HEAD_CAPACITY, MAX_FRAGS, PacketBuf};
 
-use super::Mem;
 use crate::counters::DropReason;
+use crate::net::Mem;
 
 /// Cuts off what lies behind the packet's own length.
 pub(super) fn trim(packet: &mut PacketBuf, len: usize) {

@@ -23,26 +23,27 @@ use pagewire_mem::{
 };
 use smallvec::SmallVec;
 
-use super::head::{spill_head, take, with_headroom};
-use super::icmp_error::IcmpError;
-use super::link::LinkIndex;
-use super::neighbor::{Lookup, Waiting};
-use super::output::{FORWARDED, complete, leave_checksum, slice};
-use super::received::{Origin, Outcome, Received};
-use super::route::{CachedHop, Hop, HopCache, is_link_local};
-use super::wire::{ethernet, icmp, ipv4, ipv6, protocol, tcp, udp};
-use super::{Mem, Net};
 use crate::counters::DropReason;
 use crate::limits::{EXTENSION_HEADERS, MAX_IP_PACKET, MAX_SUPER_PACKET};
+use crate::net::head::{spill_head, take, with_headroom};
+use crate::net::icmp::errors::IcmpError;
+use crate::net::input::received::{InputResult, Origin, Received};
+use crate::net::links::config::LinkIndex;
+use crate::net::neighbors::{NeighborLookup, QueuedPacket};
+use crate::net::output::{FORWARDED, complete, leave_checksum, slice};
+use crate::net::routes::hop_cache::{CachedHop, HopCache};
+use crate::net::routes::{Hop, is_link_local};
+use crate::net::wire::{ethernet, icmp, ipv4, ipv6, protocol, tcp, udp};
+use crate::net::{Mem, Net};
 
-pub(super) struct Forwarding {
+pub(super) struct ForwardingCache {
     /// Ways found before, each from one link to another.
     cache: HopCache,
 }
 
 /// Where a packet goes, and how long it may be there.
 #[derive(Clone, Copy)]
-struct Way {
+struct ForwardPath {
     out: LinkIndex,
     /// `None`: not found yet.
     header: Option<Option<[u8; ethernet::LEN]>>,
@@ -52,7 +53,7 @@ struct Way {
 
 /// Which part of a datagram a packet is.
 #[derive(Clone, Copy)]
-struct Part {
+struct FragmentInfo {
     fragment: bool,
     /// Not the first fragment: no errors are sent about it.
     later: bool,
@@ -64,7 +65,7 @@ impl Net {
     /// Turns IP forwarding on or off.
     pub(crate) fn set_forwarding(&mut self, on: bool) {
         if on != self.forwarding.is_some() {
-            self.forwarding = on.then(|| Box::new(Forwarding { cache: HopCache::new() }));
+            self.forwarding = on.then(|| Box::new(ForwardingCache { cache: HopCache::new() }));
         }
     }
 }
@@ -77,7 +78,7 @@ impl Net {
         now: Instant,
         packet: &mut PacketBuf,
         mut received: Received,
-    ) -> Outcome {
+    ) -> InputResult {
         // RFC 1812 section 5.3.4: "A router MUST NOT forward any packet that the router received
         // as a Link Layer broadcast".
         if received.group {
@@ -86,8 +87,8 @@ impl Net {
         let packet = take(packet);
         let part = find_transport(packet.head(), &mut received);
         let v4 = received.dst.is_ipv4();
-        let way = match self.find_way(now, &received) {
-            Ok(way) => way,
+        let path = match self.find_path(now, &received) {
+            Ok(path) => path,
             Err(reason) => {
                 if reason == DropReason::ForwardNoRoute {
                     self.send_forward_error(
@@ -120,37 +121,37 @@ impl Net {
             Some(gso) => (usize::from(gso.header_len) + usize::from(gso.size), false),
             None => (packet.len(), true),
         };
-        if longest > way.mtu && !part.divisible {
+        if longest > path.mtu && !part.divisible {
             // RFC 1812 section 4.3.3.1 (RFC 1191 section 4), RFC 8200 section 5.
             self.send_forward_error(
                 mem,
                 now,
                 &received,
                 packet,
-                IcmpError::packet_too_big(v4, way.mtu),
+                IcmpError::packet_too_big(v4, path.mtu),
                 part,
             );
             return Err(DropReason::ForwardTooBig);
         }
         decrement(&mut packet);
         let bytes = packet.len() as u64;
-        if longest <= way.mtu {
-            self.pass_on(mem, now, packet, &received, way)?;
+        if longest <= path.mtu {
+            self.pass_on(mem, now, packet, &received, path)?;
         } else if whole {
             // All fragments or none: a datagram that is not complete is of no use.
             let header_len = usize::from(received.header_len);
-            let each = way.mtu.saturating_sub(header_len) & !7;
-            self.has_room(way.out, (packet.len() - header_len).div_ceil(each.max(8)))?;
-            for part in self.cut_forwarded(mem, packet, header_len, way.mtu)? {
+            let each = path.mtu.saturating_sub(header_len) & !7;
+            self.has_room(path.out, (packet.len() - header_len).div_ceil(each.max(8)))?;
+            for part in self.cut_forwarded(mem, packet, header_len, path.mtu)? {
                 self.counters.tx_fragments += 1;
-                self.pass_on(mem, now, part, &received, way)?;
+                self.pass_on(mem, now, part, &received, path)?;
             }
         } else {
             // A super-frame is no packet yet: it is cut to fit.
             if let Some(gso) = &mut packet.gso {
-                gso.size = (way.mtu - usize::from(gso.header_len)) as u16;
+                gso.size = (path.mtu - usize::from(gso.header_len)) as u16;
             }
-            self.pass_on(mem, now, packet, &received, way)?;
+            self.pass_on(mem, now, packet, &received, path)?;
         }
         self.counters.forwarded_packets += 1;
         self.counters.forwarded_bytes += bytes;
@@ -158,7 +159,7 @@ impl Net {
     }
 
     /// Where a packet goes, if it may go anywhere.
-    fn find_way(&self, now: Instant, received: &Received) -> Result<Way, DropReason> {
+    fn find_path(&self, now: Instant, received: &Received) -> Result<ForwardPath, DropReason> {
         let Received { src, dst, link, .. } = *received;
         let cached = self.forwarding.as_ref().and_then(|forwarding| {
             let hop = forwarding.cache.get(now, src, dst, |out| self.generation(out), || false);
@@ -166,7 +167,7 @@ impl Net {
         });
         if let Some(hop) = cached {
             let header = Some(hop.link);
-            return Ok(Way { out: hop.out, header, hop: Hop::Direct, mtu: hop.mtu });
+            return Ok(ForwardPath { out: hop.out, header, hop: Hop::Direct, mtu: hop.mtu });
         }
         if !may_be_forwarded(dst) || self.routes.is_broadcast(dst) {
             return Err(DropReason::ForwardDestination);
@@ -179,20 +180,20 @@ impl Net {
         }
         match self.routes.hop(now, src, dst) {
             Ok((out, hop @ (Hop::Neighbor(_) | Hop::Direct))) => {
-                Ok(Way { out, header: None, hop, mtu: self.links.at(out).link.mtu })
+                Ok(ForwardPath { out, header: None, hop, mtu: self.links.at(out).device.mtu })
             }
             Ok((_, Hop::Local | Hop::Group(_))) => Err(DropReason::ForwardDestination),
             Err(_) => Err(DropReason::ForwardNoRoute),
         }
     }
 
-    /// Turns a received packet into one to send: room for a link header, offloads of its way out.
+    /// Turns a received packet into one to send: room for a link header, offloads of its path out.
     fn prepare_to_forward(
         &mut self,
         mem: &mut Mem,
         mut packet: PacketBuf,
         received: &Received,
-        part: Part,
+        part: FragmentInfo,
     ) -> Result<PacketBuf, DropReason> {
         let (protocol, at) = (received.protocol, usize::from(received.header_len));
         let gso = packet.gso.take();
@@ -246,27 +247,27 @@ impl Net {
         now: Instant,
         packet: PacketBuf,
         received: &Received,
-        way: Way,
+        path: ForwardPath,
     ) -> Result<(), DropReason> {
-        let Way { out, hop, mtu, .. } = way;
+        let ForwardPath { out, hop, mtu, .. } = path;
         self.has_room(out, 1)?;
         let interface = self.links.at_mut(out);
         if interface.lost {
             return Err(DropReason::LinkLost);
         }
-        let header = match (way.header, hop) {
+        let header = match (path.header, hop) {
             (Some(header), _) => header,
             (None, Hop::Neighbor(next)) => match interface.neighbors.lookup(now, next) {
-                Lookup::Known { mac, until } => {
+                NeighborLookup::Known { mac, until } => {
                     let header = Some(self.link_header(out, mac, next.is_ipv6()));
-                    self.remember_way(received, out, header, mtu, until);
+                    self.remember_path(received, out, header, mtu, until);
                     header
                 }
-                Lookup::Unknown if !interface.neighbors.has_room_for_others(next) => {
+                NeighborLookup::Unknown if !interface.neighbors.has_room_for_forwarded(next) => {
                     return Err(DropReason::ForwardNeighborFull);
                 }
-                Lookup::Unknown => {
-                    let waiting = Waiting { packet, ours: false };
+                NeighborLookup::Unknown => {
+                    let waiting = QueuedPacket { packet, ours: false };
                     if interface.neighbors.enqueue(now, next, waiting, &mut self.counters) {
                         self.send_solicitation(mem, now, out, next, None);
                     }
@@ -274,7 +275,7 @@ impl Net {
                 }
             },
             (None, _) => {
-                self.remember_way(received, out, None, mtu, Instant::FAR);
+                self.remember_path(received, out, None, mtu, Instant::FAR);
                 None
             }
         };
@@ -288,7 +289,7 @@ impl Net {
         if self.links.at(out).out.len() + frames <= most { Ok(()) } else { Err(full) }
     }
 
-    fn remember_way(
+    fn remember_path(
         &mut self,
         received: &Received,
         out: LinkIndex,
@@ -358,7 +359,7 @@ impl Net {
         received: &Received,
         packet: PacketBuf,
         error: IcmpError,
-        part: Part,
+        part: FragmentInfo,
     ) {
         // RFC 1812 section 4.3.2.7: not about "any fragment of a datagram other than the first".
         if !part.later {
@@ -403,17 +404,17 @@ fn may_be_forwarded(addr: IpAddr) -> bool {
 }
 
 /// Finds the transport header in the head, or the first unknown one, and notes it in `received`.
-fn find_transport(head: &[u8], received: &mut Received) -> Part {
+fn find_transport(head: &[u8], received: &mut Received) -> FragmentInfo {
     if received.dst.is_ipv4() {
         let flags = u16::from_be_bytes([byte(head, 6), byte(head, 7)]);
-        return Part {
+        return FragmentInfo {
             fragment: flags & 0x3fff != 0,
             later: flags & 0x1fff != 0,
             divisible: flags & 0x4000 == 0,
         };
     }
     // RFC 8200 section 4.5: "unlike IPv4, fragmentation in IPv6 is performed only by source nodes".
-    let mut part = Part { fragment: false, later: false, divisible: false };
+    let mut part = FragmentInfo { fragment: false, later: false, divisible: false };
     let (mut protocol, mut at) = (received.protocol, usize::from(received.header_len));
     for _ in 0..EXTENSION_HEADERS {
         let rest = head.get(at..).unwrap_or_default();

@@ -16,48 +16,39 @@ use std::net::IpAddr;
 use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter};
 use pagewire_tcp::Shared;
 
-use self::answer::LastNext;
-use self::interface::{Interface, Links};
-use self::ip_forward::Forwarding;
-use self::reassembly::Reassembly;
-use self::received::Origin;
-use self::route::{Delivery, Hop, HopCache, PathMtus, Routes, smallest_path_mtu};
+use self::input::reassembly::Reassembly;
+use self::input::received::Origin;
+use self::ip_forward::ForwardingCache;
+use self::links::{Interface, Links};
+use self::output::answer::LastNeighbor;
+use self::routes::hop_cache::HopCache;
+use self::routes::path_mtu::{PathMtus, smallest_path_mtu};
+use self::routes::{Delivery, Hop, Routes};
 use crate::cidr::Cidr;
 use crate::counters::{Counters, DropReason};
 use crate::error::{Error, StackError};
 use crate::limits::{CONGESTED_FRAMES, MAX_IP_PACKET};
-use crate::random::Random;
+use crate::random::{KeyedHash, Random};
 
-mod answer;
-mod discovery;
-mod extensions;
 mod head;
 mod icmp;
-mod icmp_error;
 mod input;
-mod interface;
 mod ip_forward;
-mod link;
+mod links;
 mod multicast;
-mod neighbor;
+mod neighbors;
 mod output;
-mod reassembly;
-mod received;
-mod refused;
-mod route;
-mod transport;
-mod unreachable;
+mod routes;
 pub(crate) mod wire;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use link::LinkIndex;
-pub use link::{LinkConfig, LinkId};
-pub(crate) use neighbor::Keyed;
-pub(crate) use received::{IcmpKind, Inbound, Quoted, Received};
-pub(crate) use route::is_link_local;
-pub use unreachable::{Flow, Unreachable};
+pub use icmp::unreachable::{Flow, Unreachable};
+pub(crate) use input::received::{IcmpKind, Inbound, QuotedPacket, Received};
+pub(crate) use links::config::LinkIndex;
+pub use links::config::{LinkConfig, LinkId};
+pub(crate) use routes::is_link_local;
 pub(crate) use wire::protocol;
 
 /// The memory that input and output use, an argument of each call.
@@ -138,22 +129,22 @@ pub(crate) struct Net {
     path_generation: u32,
     reassembly: Reassembly,
     /// Hashes under the secret: for tables, and everything else.
-    table_key: Keyed,
-    keyed: Keyed,
+    table_key: KeyedHash,
+    keyed: KeyedHash,
     /// Counters behind identification fields, chosen by a hash of the addresses.
     ids: Box<[u32; 256]>,
     loopback_by_reference: bool,
     looped_copy: bool,
     reverse_path_check: bool,
     announce: bool,
-    forwarding: Option<Box<Forwarding>>,
+    forwarding: Option<Box<ForwardingCache>>,
     /// Packets to this host, heads at the IP header; with packets to a group, the link that is in it.
     loopback: VecDeque<(LinkIndex, PacketBuf)>,
     /// Errors about packets whose neighbour did not answer.
     notices: VecDeque<Inbound>,
     /// Source, destination and link of the last unicast packet that was found valid.
     last_delivered: Option<(IpAddr, IpAddr, LinkIndex)>,
-    last_next: Option<LastNext>,
+    last_neighbor: Option<LastNeighbor>,
     /// The time of the last call.
     now: Instant,
 }
@@ -165,13 +156,13 @@ impl Net {
         let (first, second) = config.secret.split_at(16);
         table_key.copy_from_slice(first);
         keyed.copy_from_slice(second);
-        let table_key = Keyed(table_key);
+        let table_key = KeyedHash(table_key);
         let mut routes = Routes::default();
         routes.add_link(0, &config.first_link)?;
         let (caps, hash) = (&config.first_link.capabilities, table_key.clone());
         let mut interface = Interface::new(now, caps, hash, config.announce, (0, 0));
-        (interface.speaks_v4, interface.speaks_v6) =
-            (routes.speaks(0, false), routes.speaks(0, true));
+        (interface.has_v4, interface.has_v6) =
+            (routes.has_family(0, false), routes.has_family(0, true));
         interface.transparent = config.first_link.transparent;
         let mut net = Self {
             counters: Counters::new(),
@@ -182,7 +173,7 @@ impl Net {
             path_generation: 0,
             reassembly: Reassembly::new(table_key.clone()),
             table_key,
-            keyed: Keyed(keyed),
+            keyed: KeyedHash(keyed),
             ids: Box::new([0; 256]),
             loopback_by_reference: config.loopback_by_reference,
             looped_copy: config.looped_copy,
@@ -192,7 +183,7 @@ impl Net {
             loopback: VecDeque::new(),
             notices: VecDeque::new(),
             last_delivered: None,
-            last_next: None,
+            last_neighbor: None,
             now,
         };
         net.join_solicited(now, 0);
@@ -205,12 +196,12 @@ impl Net {
         now: Instant,
         config: &LinkConfig,
     ) -> Result<LinkId, StackError> {
-        let (index, turn) = self.links.vacancy()?;
+        let (index, generation) = self.links.vacancy()?;
         self.routes.add_link(index, config)?;
         let (caps, hash) = (&config.capabilities, self.table_key.clone());
-        let mut interface = Interface::new(now, caps, hash, self.announce, (index, turn));
-        (interface.speaks_v4, interface.speaks_v6) =
-            (self.routes.speaks(index, false), self.routes.speaks(index, true));
+        let mut interface = Interface::new(now, caps, hash, self.announce, (index, generation));
+        (interface.has_v4, interface.has_v6) =
+            (self.routes.has_family(index, false), self.routes.has_family(index, true));
         interface.transparent = config.transparent;
         let id = self.links.insert(index, interface);
         self.join_solicited(now, index);
@@ -245,11 +236,11 @@ impl Net {
         by: Option<LinkIndex>,
     ) -> bool {
         self.links.iter().any(|link| link.lost)
-            && self.way_of(now, (src, dst), by).is_some_and(|link| self.links.at(link).lost)
+            && self.outgoing_link(now, (src, dst), by).is_some_and(|link| self.links.at(link).lost)
     }
 
     /// The link, `by` if given, that packets from `src` to `dst` leave by; `None`: they stay here.
-    pub(crate) fn way_of(
+    pub(crate) fn outgoing_link(
         &self,
         now: Instant,
         (src, dst): (IpAddr, IpAddr),
@@ -385,16 +376,16 @@ impl Net {
         dst: IpAddr,
         by: Option<LinkIndex>,
     ) -> (usize, usize) {
-        let Some(link) = self.way_of(self.now, (src, dst), by) else {
+        let Some(link) = self.outgoing_link(self.now, (src, dst), by) else {
             return (MAX_IP_PACKET, MAX_IP_PACKET);
         };
-        (self.path_mtu(self.now, link, dst).0, self.links.at(link).link.max_super(dst))
+        (self.path_mtu(self.now, link, dst).0, self.links.at(link).device.max_super(dst))
     }
 
     /// The longest IP packet that our link takes from `src` (ours) to `dst` in one piece.
     pub(crate) fn link_mtu(&self, src: IpAddr, dst: IpAddr, by: Option<LinkIndex>) -> usize {
-        let link = self.way_of(self.now, (src, dst), by);
-        link.map_or(MAX_IP_PACKET, |link| self.links.at(link).link.mtu)
+        let link = self.outgoing_link(self.now, (src, dst), by);
+        link.map_or(MAX_IP_PACKET, |link| self.links.at(link).device.mtu)
     }
 
     /// The longest IP packet that may come from `dst` to `src`: the link's MTU, unless the
@@ -420,7 +411,7 @@ impl Net {
         self.is_local(src)
             || (src.is_ipv4() == dst.is_ipv4()
                 && self.routes.may_be_any_host(src)
-                && self.way_of(self.now, (src, dst), by).is_some_and(transparent))
+                && self.outgoing_link(self.now, (src, dst), by).is_some_and(transparent))
     }
 
     /// Whether the link is there, and transparent.
@@ -489,7 +480,7 @@ impl Net {
     /// A path MTU that the owner of a socket has validated (RFC 8201 section 4, RFC 5927).
     pub(crate) fn handle_path_mtu(&mut self, now: Instant, dst: IpAddr, mtu: usize) {
         let link = self.link_to(now, None, dst);
-        if mtu < self.links.at(link).link.mtu && self.paths.insert(now, dst, mtu) {
+        if mtu < self.links.at(link).device.mtu && self.paths.insert(now, dst, mtu) {
             self.path_generation = self.path_generation.wrapping_add(1);
         }
     }
@@ -602,7 +593,7 @@ impl Net {
 impl Net {
     /// Voids everything cached.
     fn handle_links_changed(&mut self) {
-        (self.last_delivered, self.last_next) = (None, None);
+        (self.last_delivered, self.last_neighbor) = (None, None);
         self.cache = HopCache::new();
         self.path_generation = self.path_generation.wrapping_add(1);
     }

@@ -13,7 +13,7 @@ use crate::config::{Coalescing, ZeroCopyConfig};
 use crate::error::Error;
 use crate::event::{ErrorEntry, ErrorOrigin, Notification, QueuedError, TxTimestamp};
 use crate::limits::{ERROR_QUEUE, NOTIFICATION_CHARGE};
-use crate::sockets::zerocopy::sends::{Begun, Sends};
+use crate::sockets::zerocopy::sends::{BegunSend, ZeroCopySends};
 
 #[derive(Default)]
 pub(crate) struct ErrorQueue {
@@ -24,13 +24,14 @@ pub(crate) struct ErrorQueue {
     /// Whether there was a new entry since the last report.
     news: bool,
     /// Zero-copy sends whose notifications come here.
-    pub(crate) sends: Sends,
+    pub(crate) sends: ZeroCopySends,
 }
 
 impl ErrorQueue {
     /// An empty queue with the settings of another.
     pub(super) fn with_settings_of(other: &Self) -> Self {
-        let sends = Sends { coalescing: other.sends.coalescing, ..Sends::default() };
+        let sends =
+            ZeroCopySends { coalescing: other.sends.coalescing, ..ZeroCopySends::default() };
         Self { keeps_errors: other.keeps_errors, sends, ..Self::default() }
     }
 
@@ -127,7 +128,7 @@ impl ErrorQueue {
         owner: SocketId,
         bytes: usize,
         shared: bool,
-    ) -> Result<Begun, Error> {
+    ) -> Result<BegunSend, Error> {
         let unread = self.unread();
         let sends = &mut self.sends;
         let charge = || config.pages.charge(bytes).ok_or(Error::TooManyPagesHeld);
@@ -137,7 +138,7 @@ impl ErrorQueue {
         {
             let charge = charge()?;
             let id = last.join();
-            return Ok(Begun { completion: last, charge, id, joined: true });
+            return Ok(BegunSend { completion: last, charge, id, joined: true });
         }
         let taken = (sends.live + unread + 1).saturating_mul(NOTIFICATION_CHARGE);
         if taken > config.notification_bytes {
@@ -145,7 +146,7 @@ impl ErrorQueue {
         }
         let (charge, id) = (charge()?, sends.next_id);
         let completion = Completion::new(queue, owner.token(), id);
-        Ok(Begun { completion, charge, id, joined: false })
+        Ok(BegunSend { completion, charge, id, joined: false })
     }
 
     pub(super) fn lends(&self) -> bool {

@@ -22,14 +22,13 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use pagewire_mem::{Completed, Instant};
-use siphasher::sip::SipHasher13;
 
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::{Event, Readiness};
 use crate::limits::{REQUEST_ANSWERS_BURST, REQUEST_ANSWERS_PER_SECOND};
 use crate::net::{LinkId, Mem, Net};
-use crate::random::Random;
+use crate::random::{Random, derive};
 use crate::rate_limit::RateLimit;
 use crate::timer_wheel::TimerWheel;
 use bind::BindOptions;
@@ -37,11 +36,11 @@ use bind::ephemeral::EphemeralPorts;
 use bind::table::Sharing;
 pub(crate) use error_queue::ErrorQueue;
 use ids::{ListenerId, SocketId, TcpId, UdpId};
-pub(crate) use splice::flow::SplicedBytes;
+pub(crate) use splice::state::SplicedBytes;
 pub(crate) use table::{Socket, Table};
 use tcp::TcpSockets;
 use tcp::lifecycle::Lifecycle;
-use tcp::socket::{Lists, Owner, TcpSocket};
+use tcp::socket::{Owner, SocketFlags, TcpSocket};
 pub(crate) use tuple::with_scope;
 use udp::socket::UdpSocket;
 pub(crate) use work::Work;
@@ -71,20 +70,20 @@ pub(crate) struct Context {
     /// Buffer for completions on their way to their sockets.
     drained: Vec<Completed>,
     /// Whether sockets can still send and receive.
-    pub(crate) down: Down,
+    pub(crate) network: NetworkState,
     /// Present while a tool asks for the lives of connections.
     pub(crate) lifecycle: Option<Box<Lifecycle>>,
 }
 
 /// Whether sockets can still send and receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Down {
+pub(crate) enum NetworkState {
     /// Sockets can send and receive.
-    No,
+    Up,
     /// Sockets cannot until another link is added: no device is left.
-    Lost,
+    NoDevice,
     /// The stack was shut down.
-    Closed,
+    ShutDown,
 }
 
 /// A connection, and what its verbs work with.
@@ -129,7 +128,7 @@ impl Context {
             borrowed: BorrowedMemory::new(work.zerocopy.received_deadline),
             work,
             drained: Vec::new(),
-            down: Down::No,
+            network: NetworkState::Up,
             lifecycle: None,
         }
     }
@@ -158,7 +157,7 @@ impl Context {
 
     /// An error if sockets cannot send and receive.
     pub(crate) fn refuse_if_down(&self) -> Result<(), Error> {
-        if self.down != Down::No { Err(Error::NetworkDown) } else { Ok(()) }
+        if self.network != NetworkState::Up { Err(Error::NetworkDown) } else { Ok(()) }
     }
 
     /// An error if a link was removed.
@@ -211,10 +210,10 @@ impl Context {
 
     pub(crate) fn touch_by_segment(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
-        let Some(flow) = &mut socket.flow else { return self.touch(index) };
+        let Some(flow) = &mut socket.splice else { return self.touch(index) };
         // Data that `forward_spliced` leaves is reported after it.
         flow.due = true;
-        let waits = socket.dirty;
+        let waits = socket.tx_pending;
         self.work.queue_send(index, socket);
         if waits && self.work.holds_some() {
             // If it waits for its device, what it received need not wait too.
@@ -229,7 +228,7 @@ impl Context {
 
     pub(crate) fn touch_to_report(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
-        socket.lists.remove(Lists::REFUSED);
+        socket.flags.remove(SocketFlags::WRITE_REFUSED);
         self.work.queue_report(index, &mut socket.reporting);
     }
 
@@ -291,14 +290,14 @@ impl Context {
             self.wake_page_waiters();
         }
         self.drain_completions();
-        while let Some(index) = self.work.unchecked.pop_front() {
+        while let Some(index) = self.work.event_pending.pop_front() {
             let Some(socket) = self.table.at_mut(index) else { continue };
             let readiness = socket.readiness();
             // Errors, notifications and timestamps are reported one by one.
             let news = socket.errors_mut().is_some_and(ErrorQueue::take_new_entry);
             let is_owned = !matches!(socket, Socket::Tcp(s) if s.owner != Owner::App);
             let Some(reporting) = socket.reporting() else { continue };
-            reporting.unchecked = false;
+            reporting.event_pending = false;
             if !is_owned {
                 continue;
             }
@@ -351,17 +350,4 @@ impl Udp<'_> {
     fn check_later(&mut self) {
         self.work.queue_report(self.id.index(), &mut self.socket.reporting);
     }
-}
-
-/// A key for one purpose.
-pub(crate) fn derive(secret: &[u8; 32], purpose: &[u8]) -> [u8; 16] {
-    use core::hash::Hasher;
-    let (mut key, mut out) = ([0u8; 16], [0u8; 16]);
-    for (half, to) in secret.chunks(16).zip(out.chunks_mut(8)) {
-        key.copy_from_slice(half);
-        let mut hasher = SipHasher13::new_with_key(&key);
-        hasher.write(purpose);
-        to.copy_from_slice(&hasher.finish().to_ne_bytes());
-    }
-    out
 }

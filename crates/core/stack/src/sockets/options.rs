@@ -17,7 +17,7 @@ use super::error_queue::ErrorQueue;
 use super::ids::{SocketId, TcpId};
 use super::marks::{MtuDiscover, PacketMarks};
 use super::table::Socket;
-use super::tcp::socket::{Extra, TcpSocket};
+use super::tcp::socket::{RareState, TcpSocket};
 use super::udp::socket::UdpSocket;
 use super::{BindOptions, Listener, Tcp};
 use crate::config::Coalescing;
@@ -30,22 +30,22 @@ use codec::*;
 
 /// Where the value of an option may be kept.
 ///
-/// A connection has an option in the first of `Connection`, `Extra` and `Config` that the row has; a
-/// listener in the first of `Listener`, `Extra` and `Config`. Its connections inherit the last two.
-enum Place<'a> {
+/// A connection has an option in the first of `Connection`, `RareState` and `Config` that the row has; a
+/// listener in the first of `Listener`, `RareState` and `Config`. Its connections inherit the last two.
+enum OptionStore<'a> {
     /// The settings of a connection.
     Config(&'a TcpConfig),
     /// What else a connection has and its listener's connections inherit.
-    Extra(&'a Extra),
+    Extra(&'a RareState),
     Connection(&'a TcpSocket),
     Listener(&'a ListenerSocket),
     Datagram(&'a UdpSocket),
 }
 
-/// A [`Place`] to write to.
-enum PlaceMut<'a> {
+/// A [`OptionStore`] to write to.
+enum OptionStoreMut<'a> {
     Config(&'a mut TcpConfig),
-    Extra(&'a mut Extra),
+    Extra(&'a mut RareState),
     Connection(&'a mut TcpSocket),
     Listener(&'a mut ListenerSocket),
     Datagram(&'a mut UdpSocket),
@@ -62,7 +62,7 @@ mod level {
 
 /// A row: `Name(value: type = default) [LINUX_NAME: level number codec, ...] { places }`.
 ///
-/// A place is `Place.field;` or `Place(it): get => set;`. The default of an option in [`TcpConfig`] is
+/// A place is `OptionStore.field;` or `OptionStore(it): get => set;`. The default of an option in [`TcpConfig`] is
 /// what the stack's settings say. An option without a place is kept by the socket's owner, in
 /// [`SocketOptions`].
 macro_rules! options {
@@ -121,10 +121,10 @@ macro_rules! options {
 
             /// Writes the value. `false`: it is not kept there.
             #[allow(unreachable_patterns, reason = "not every option has every place")]
-            fn set(self, place: PlaceMut<'_>) -> bool {
+            fn set(self, place: OptionStoreMut<'_>) -> bool {
                 match (self, place) {
-                    $($($((Self::$name($value), PlaceMut::$place($it)) => $set,)?)*)*
-                    $($($((Self::$name(value), PlaceMut::$place(it)) => it.$($field).+ = value,)?)*)*
+                    $($($((Self::$name($value), OptionStoreMut::$place($it)) => $set,)?)*)*
+                    $($($((Self::$name(value), OptionStoreMut::$place(it)) => it.$($field).+ = value,)?)*)*
                     _ => return false,
                 }
                 true
@@ -141,10 +141,10 @@ macro_rules! options {
 
             /// The value; `None`: it is not kept there.
             #[allow(unreachable_patterns, reason = "not every option has every place")]
-            fn get(self, place: Place<'_>) -> Option<SocketOption> {
+            fn get(self, place: OptionStore<'_>) -> Option<SocketOption> {
                 Some(match (self, place) {
-                    $($($((Self::$name, Place::$place($it)) => SocketOption::$name($get),)?)*)*
-                    $($($((Self::$name, Place::$place(it)) => SocketOption::$name(it.$($field).+),)?)*)*
+                    $($($((Self::$name, OptionStore::$place($it)) => SocketOption::$name($get),)?)*)*
+                    $($($((Self::$name, OptionStore::$place(it)) => SocketOption::$name(it.$($field).+),)?)*)*
                     _ => return None,
                 })
             }
@@ -311,7 +311,7 @@ options! {
         Listener.reporting.zerocopy;
         Datagram.reporting.zerocopy;
     }
-    /// Every arrival is an [`Event`](crate::Event), for owners that need edges.
+    /// WildcardSockets arrival is an [`Event`](crate::Event), for owners that need edges.
     EveryArrival(on: bool = false) [] {
         Connection.reporting.every_arrival;
         Listener.reporting.every_arrival;
@@ -494,48 +494,48 @@ impl SocketOptions {
 impl OptionName {
     /// Whether it is kept in the settings of a connection.
     fn is_setting(self, config: &TcpConfig) -> bool {
-        self.get(Place::Config(config)).is_some()
+        self.get(OptionStore::Config(config)).is_some()
     }
 
-    fn of_extra(self, extra: Option<&Extra>) -> Option<SocketOption> {
+    fn of_extra(self, extra: Option<&RareState>) -> Option<SocketOption> {
         match extra {
-            Some(extra) => self.get(Place::Extra(extra)),
-            None => self.get(Place::Extra(&Extra::default())),
+            Some(extra) => self.get(OptionStore::Extra(extra)),
+            None => self.get(OptionStore::Extra(&RareState::default())),
         }
     }
 
     fn of_connection(self, socket: &TcpSocket) -> Option<SocketOption> {
-        self.get(Place::Connection(socket))
+        self.get(OptionStore::Connection(socket))
             .or_else(|| self.of_extra(socket.extra.as_deref()))
-            .or_else(|| self.get(Place::Config(socket.conn.config())))
+            .or_else(|| self.get(OptionStore::Config(socket.conn.config())))
     }
 
     fn of_listener(self, socket: &ListenerSocket) -> Option<SocketOption> {
-        self.get(Place::Listener(socket))
+        self.get(OptionStore::Listener(socket))
             .or_else(|| self.of_extra(socket.extra.as_deref()))
-            .or_else(|| self.get(Place::Config(&socket.config)))
+            .or_else(|| self.get(OptionStore::Config(&socket.config)))
     }
 }
 
 impl SocketOption {
     /// Changes settings of later connections. `false`: they do not have this one.
     pub fn apply(self, config: &mut TcpConfig) -> bool {
-        self.set(PlaceMut::Config(config))
+        self.set(OptionStoreMut::Config(config))
     }
 
     /// Changes what a connection has beside its settings, unless it is so. `false`: it is not kept there.
-    fn set_in_extra(self, extra: &mut Option<Box<Extra>>) -> bool {
+    fn set_in_extra(self, extra: &mut Option<Box<RareState>>) -> bool {
         match self.name().of_extra(extra.as_deref()) {
             None => false,
             Some(present) if present == self => true,
-            Some(_) => self.set(PlaceMut::Extra(extra.get_or_insert_default())),
+            Some(_) => self.set(OptionStoreMut::Extra(extra.get_or_insert_default())),
         }
     }
 
     fn set_on_connection(self, socket: &mut TcpSocket) -> bool {
         // Settings are copied only for a change.
         let is_setting = self.name().is_setting(socket.conn.config());
-        if self.set(PlaceMut::Connection(socket)) || self.set_in_extra(&mut socket.extra) {
+        if self.set(OptionStoreMut::Connection(socket)) || self.set_in_extra(&mut socket.extra) {
             return true;
         }
         if is_setting {
@@ -546,7 +546,7 @@ impl SocketOption {
 
     fn set_on_listener(self, socket: &mut ListenerSocket) -> bool {
         let is_setting = self.name().is_setting(&socket.config);
-        self.set(PlaceMut::Listener(socket))
+        self.set(OptionStoreMut::Listener(socket))
             || self.set_in_extra(&mut socket.extra)
             || (is_setting && self.apply(Arc::make_mut(&mut socket.config)))
     }
@@ -602,7 +602,7 @@ impl Stack {
         let option = match self.cx.table.get(id.into())? {
             Socket::Tcp(socket) => name.of_connection(socket),
             Socket::Listener(socket) => name.of_listener(socket),
-            Socket::Udp(socket) => name.get(Place::Datagram(socket)),
+            Socket::Udp(socket) => name.get(OptionStore::Datagram(socket)),
             Socket::TimeWait(_) => return Err(Error::NoSuchSocket),
         };
         option.and_then(|option| key.value(option)).ok_or(Error::NotSupported)
@@ -610,7 +610,7 @@ impl Stack {
 
     /// The value of an option of a new socket.
     pub fn default_option(&self, name: OptionName) -> SocketOption {
-        name.get(Place::Config(&self.tcp.config)).unwrap_or_else(|| name.default())
+        name.get(OptionStore::Config(&self.tcp.config)).unwrap_or_else(|| name.default())
     }
 
     /// Changes an option of a socket of any kind. The first probe of a connection's keep-alive counts from
@@ -634,7 +634,7 @@ impl Stack {
                 self.cx.tcp(TcpId(id))?.set_option(last_received, option)
             }
             Socket::Listener(socket) => supported(option.set_on_listener(socket)),
-            Socket::Udp(socket) => supported(option.set(PlaceMut::Datagram(socket))),
+            Socket::Udp(socket) => supported(option.set(OptionStoreMut::Datagram(socket))),
             Socket::TimeWait(_) => Err(Error::NoSuchSocket),
         }
     }
@@ -657,7 +657,7 @@ impl Stack {
         let option = SocketOption::Link(link);
         match self.cx.table.get_mut(id)? {
             // Those for every address of a link have that.
-            Socket::Udp(socket) if socket.every.is_some() => return Err(Error::InvalidInput),
+            Socket::Udp(socket) if socket.wildcard.is_some() => return Err(Error::InvalidInput),
             Socket::Listener(socket) if socket.requests.is_some() => {
                 return Err(Error::InvalidInput);
             }
@@ -667,11 +667,11 @@ impl Stack {
                 socket.path_generation = socket.path_generation.wrapping_sub(1);
             }
             Socket::Udp(socket) => {
-                option.set(PlaceMut::Datagram(socket));
+                option.set(OptionStoreMut::Datagram(socket));
                 udp_binds.set_link(socket.local.port(), id.index(), link);
             }
             Socket::Listener(socket) => {
-                option.set(PlaceMut::Listener(socket));
+                option.set(OptionStoreMut::Listener(socket));
                 tcp_binds.set_link(socket.local.port(), id.index(), link);
             }
             Socket::TimeWait(_) => return Err(Error::NoSuchSocket),

@@ -8,9 +8,9 @@ use super::error_queue::ErrorQueue;
 use super::ids::SocketId;
 use super::tuple::Tuple;
 use crate::error::Error;
-use crate::event::{Readiness, Reporting};
+use crate::event::{Readiness, ReportState};
 use crate::sockets::listen::socket::ListenerSocket;
-use crate::sockets::tcp::socket::{Lists, TcpSocket};
+use crate::sockets::tcp::socket::{SocketFlags, TcpSocket};
 use crate::sockets::udp::socket::UdpSocket;
 
 /// A socket of any kind; boxed, so that a slot of the table is small.
@@ -61,7 +61,7 @@ impl Socket {
         }
     }
 
-    pub(crate) fn reporting(&mut self) -> Option<&mut Reporting> {
+    pub(crate) fn reporting(&mut self) -> Option<&mut ReportState> {
         match self {
             Self::Tcp(socket) => Some(&mut socket.reporting),
             Self::Listener(socket) => Some(&mut socket.reporting),
@@ -74,11 +74,11 @@ impl Socket {
 /// A slab with generations. Sockets are boxed: a slot costs 24 bytes. The stack uses indices alone.
 #[derive(Default)]
 pub(crate) struct Table {
-    slots: Vec<Slot>,
+    slots: Vec<TableSlot>,
     free: Vec<u32>,
 }
 
-struct Slot {
+struct TableSlot {
     /// Generation of the socket in the slot, or of the next one to be there.
     generation: NonZeroU32,
     socket: Option<Socket>,
@@ -94,7 +94,7 @@ impl Table {
             Some(index) => index,
             None => {
                 let index = u32::try_from(self.slots.len()).ok().filter(|&i| i != u32::MAX)?;
-                self.slots.push(Slot { generation: NonZeroU32::MIN, socket: None });
+                self.slots.push(TableSlot { generation: NonZeroU32::MIN, socket: None });
                 index
             }
         };
@@ -125,7 +125,7 @@ impl Table {
     /// The ends of the connection at `index`, if the demux has it.
     pub(crate) fn tuple(&self, index: u32) -> Option<&Tuple> {
         match self.at(index)? {
-            Socket::Tcp(socket) if socket.lists.contains(Lists::DEMUX) => Some(&socket.tuple),
+            Socket::Tcp(socket) if socket.flags.contains(SocketFlags::DEMUX) => Some(&socket.tuple),
             Socket::TimeWait(time_wait) => Some(&time_wait.tuple),
             _ => None,
         }
@@ -229,7 +229,7 @@ impl Table {
     }
 
     /// Places in the table, those of sockets that are gone included.
-    pub(crate) fn places(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         self.slots.len()
     }
 

@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr, SocketAddrV6};
 use pagewire_tcp::Ports;
 use siphasher::sip::SipHasher13;
 
-use crate::net::Quoted;
+use crate::net::QuotedPacket;
 
 /// A connection's two ends, ours first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Tuple {
     }
 
     /// The ends of a packet of ours that an ICMP error or a device's refusal quotes.
-    pub(super) fn quoted(about: &Quoted) -> Self {
+    pub(super) fn quoted(about: &QuotedPacket) -> Self {
         Self {
             local: about.src,
             remote: about.dst,

@@ -7,20 +7,20 @@ use pagewire_mem::{CompletionQueue, Instant, Returns};
 
 use super::pages::waiters::PageWaiters;
 use crate::config::ZeroCopyConfig;
-use crate::event::Reporting;
+use crate::event::ReportState;
 use crate::net::LinkIndex;
 use crate::sockets::tcp::socket::TcpSocket;
 
 /// Work that verbs leave, and what they share.
 pub(crate) struct Work {
     /// Connections that may have something to send, each once; entries may be stale.
-    pub(crate) dirty: VecDeque<u32>,
+    pub(crate) tx_pending: VecDeque<u32>,
     /// Dirty connections that wait for a link's device, by link; entries may be stale.
     held_up: Vec<Vec<u32>>,
     /// No timer of a dirty connection is due earlier: the wheel may not have them yet.
-    dirty_until: Instant,
+    tx_pending_until: Instant,
     /// Sockets whose readiness may have grown, each once; entries may be stale.
-    pub(crate) unchecked: VecDeque<u32>,
+    pub(crate) event_pending: VecDeque<u32>,
     /// Sockets whose owners wait for free pages.
     pub(crate) page_waiters: PageWaiters,
     pub(crate) zerocopy: ZeroCopyConfig,
@@ -33,10 +33,10 @@ pub(crate) struct Work {
 impl Work {
     pub(crate) fn new(now: Instant, zerocopy: ZeroCopyConfig) -> Self {
         Self {
-            dirty: VecDeque::new(),
+            tx_pending: VecDeque::new(),
             held_up: Vec::new(),
-            dirty_until: Instant::FAR,
-            unchecked: VecDeque::new(),
+            tx_pending_until: Instant::FAR,
+            event_pending: VecDeque::new(),
             page_waiters: PageWaiters::new(now),
             zerocopy,
             completions: CompletionQueue::new(),
@@ -47,31 +47,31 @@ impl Work {
     /// Marks the connection at `index`: it may send, and its timer may have changed.
     #[inline]
     pub(super) fn queue_send(&mut self, index: u32, socket: &mut TcpSocket) {
-        if !core::mem::replace(&mut socket.dirty, true) {
-            self.dirty.push_back(index);
+        if !core::mem::replace(&mut socket.tx_pending, true) {
+            self.tx_pending.push_back(index);
         }
-        self.note_dirty(socket);
+        self.note_timer(socket);
     }
 
     /// Puts the dirty connection at `index` back to the end of the list.
     pub(super) fn queue_again(&mut self, index: u32, socket: &TcpSocket) {
-        self.dirty.push_back(index);
-        self.note_dirty(socket);
+        self.tx_pending.push_back(index);
+        self.note_timer(socket);
     }
 
     #[inline]
-    fn note_dirty(&mut self, socket: &TcpSocket) {
+    fn note_timer(&mut self, socket: &TcpSocket) {
         if let Some(at) = socket.conn.poll_timeout() {
-            self.dirty_until = self.dirty_until.min(at);
+            self.tx_pending_until = self.tx_pending_until.min(at);
         }
     }
 
     /// The next dirty connection. The timer of one that was taken is in the wheel, or it is put back.
     #[inline]
-    pub(super) fn pop_dirty(&mut self) -> Option<u32> {
-        let next = self.dirty.pop_front();
+    pub(super) fn pop_tx_pending(&mut self) -> Option<u32> {
+        let next = self.tx_pending.pop_front();
         if next.is_none() {
-            self.dirty_until = Instant::FAR;
+            self.tx_pending_until = Instant::FAR;
         }
         next
     }
@@ -94,15 +94,15 @@ impl Work {
     pub(crate) fn resume(&mut self, link: LinkIndex) -> bool {
         let held_up = self.held_up.get_mut(usize::from(link)).filter(|list| !list.is_empty());
         let Some(list) = held_up else { return false };
-        self.dirty.extend(list.drain(..));
+        self.tx_pending.extend(list.drain(..));
         true
     }
 
     /// When the first timer of a dirty connection may be due.
     #[inline]
-    pub(crate) fn dirty_timeout(&self) -> Option<Instant> {
-        let none = self.dirty.is_empty() || self.dirty_until == Instant::FAR;
-        (!none).then_some(self.dirty_until)
+    pub(crate) fn tx_pending_timeout(&self) -> Option<Instant> {
+        let none = self.tx_pending.is_empty() || self.tx_pending_until == Instant::FAR;
+        (!none).then_some(self.tx_pending_until)
     }
 
     /// Appends the dirty connections whose timers are due, as `timer` tells.
@@ -112,14 +112,14 @@ impl Work {
         timer: impl Fn(u32) -> Option<Instant>,
         into: &mut Vec<u32>,
     ) {
-        if self.dirty_timeout().is_none_or(|at| at > now) {
+        if self.tx_pending_timeout().is_none_or(|at| at > now) {
             return;
         }
-        self.dirty_until = Instant::FAR;
-        for &index in &self.dirty {
+        self.tx_pending_until = Instant::FAR;
+        for &index in &self.tx_pending {
             match timer(index) {
                 Some(at) if at <= now => into.push(index),
-                Some(at) => self.dirty_until = self.dirty_until.min(at),
+                Some(at) => self.tx_pending_until = self.tx_pending_until.min(at),
                 None => {}
             }
         }
@@ -127,16 +127,16 @@ impl Work {
 
     /// Forgets what sockets have left to do.
     pub(crate) fn clear(&mut self) {
-        (self.dirty, self.unchecked, self.held_up) = Default::default();
+        (self.tx_pending, self.event_pending, self.held_up) = Default::default();
         self.page_waiters = PageWaiters::new(Instant::FAR);
-        self.dirty_until = Instant::FAR;
+        self.tx_pending_until = Instant::FAR;
     }
 
     /// Marks the socket at `index`: its readiness may have grown.
     #[inline]
-    pub(super) fn queue_report(&mut self, index: u32, reporting: &mut Reporting) {
-        if !core::mem::replace(&mut reporting.unchecked, true) {
-            self.unchecked.push_back(index);
+    pub(super) fn queue_report(&mut self, index: u32, reporting: &mut ReportState) {
+        if !core::mem::replace(&mut reporting.event_pending, true) {
+            self.event_pending.push_back(index);
         }
     }
 }

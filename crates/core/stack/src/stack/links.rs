@@ -24,7 +24,7 @@ impl Stack {
         if let Some(index) = self.cx.net.find_link(link) {
             self.cx.work.resume(index);
         }
-        self.close_every(link);
+        self.close_wildcards(link);
         self.cx.net.remove_link(link)
     }
 

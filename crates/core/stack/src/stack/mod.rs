@@ -19,10 +19,11 @@ use pagewire_tcp::{ChallengeLimit, ReceiveBudget, Shared};
 use crate::config::{PoolMemory, StackConfig};
 use crate::limits::LOOPBACKS_PER_POLL;
 use crate::net::{Inbound, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, protocol};
+use crate::random::derive;
 use crate::sockets::listen::Listeners;
 use crate::sockets::tcp::TcpSockets;
 use crate::sockets::udp::UdpSockets;
-use crate::sockets::{Context, Socket, Work, derive};
+use crate::sockets::{Context, Socket, Work};
 use crate::{Cidr, Counters, DropReason, Event, StackError};
 
 /// A TCP/IP stack on one or more devices, which the caller drives. It has no clock and no thread,
@@ -165,7 +166,7 @@ impl Stack {
         self.cx.work.page_waiters.handle_timeout(now);
     }
 
-    /// Ends a turn: collects pages that other threads released. Completions stay pending: their reports
+    /// DatagramSpec a turn: collects pages that other threads released. Completions stay pending: their reports
     /// are the work of another turn. Debug builds check that no page is lost.
     #[inline]
     pub fn end_turn(&mut self) {
@@ -226,8 +227,8 @@ impl Stack {
     #[inline]
     pub fn is_at_rest(&self) -> bool {
         let Context { net, mem, work, .. } = &self.cx;
-        work.dirty.is_empty()
-            && work.unchecked.is_empty()
+        work.tx_pending.is_empty()
+            && work.event_pending.is_empty()
             && !work.page_waiters.is_met(mem.pool.stats().free)
             && !work.completions.is_pending()
             && net.is_at_rest()
@@ -251,7 +252,7 @@ impl Stack {
         if work.returns.is_pending() {
             note(Some(Instant::ZERO));
         }
-        note(work.dirty_timeout());
+        note(work.tx_pending_timeout());
         first
     }
 
@@ -295,7 +296,7 @@ impl Stack {
     ) -> bool {
         let more_inbound = self.take_inbound(now);
         self.cx.drain_returns(now);
-        let more = self.tcp.transmit_dirty(&mut self.cx, now) || more_inbound;
+        let more = self.tcp.transmit_pending(&mut self.cx, now) || more_inbound;
         let Some(index) = link else { return more };
         self.cx.net.poll_transmit(index, out);
         self.cx.work.resume(index) || more
@@ -369,7 +370,7 @@ impl Stack {
     /// Whether no connection has unsent or unacknowledged data: the program may end. Looks at the
     /// connection that was busy last first.
     pub fn is_quiet(&self) -> bool {
-        self.cx.work.dirty.is_empty() && self.cx.are_quiet()
+        self.cx.work.tx_pending.is_empty() && self.cx.are_quiet()
     }
 }
 

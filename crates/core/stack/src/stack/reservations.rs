@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::Stack;
 use crate::net::LinkId;
-use crate::sockets::bind::table::Wanted;
+use crate::sockets::bind::table::BindAddress;
 use crate::{BindOptions, Error, PortReservation, TcpId};
 
 /// The port reservations of a stack: [`Stack::reservations`](crate::Stack::reservations).
@@ -43,7 +43,7 @@ impl PortReservations<'_> {
         options: BindOptions,
     ) -> Result<PortReservation, Error> {
         let local = self.0.local_addr(id)?;
-        let at = Wanted { link: options.link, ..Wanted::of(local.ip()) };
+        let at = BindAddress { link: options.link, ..BindAddress::of(local.ip()) };
         let reservations = &mut self.0.listeners.reservations;
         Ok(reservations.insert(at, local.port(), options.sharing(), true))
     }
@@ -58,12 +58,12 @@ impl PortReservations<'_> {
         Ok(())
     }
 
-    /// Ends a reservation.
+    /// DatagramSpec a reservation.
     pub fn release(&mut self, id: PortReservation) {
         self.0.listeners.reservations.remove(id);
     }
 
-    /// Ends all reservations.
+    /// DatagramSpec all reservations.
     pub fn release_all(&mut self) {
         self.0.listeners.reservations.clear();
     }

@@ -13,7 +13,7 @@ use crate::net::LinkId;
 use crate::sockets::ids::SocketId;
 use crate::sockets::table::Socket;
 use crate::sockets::tcp::socket::Owner;
-use crate::sockets::{Context, Down};
+use crate::sockets::{Context, NetworkState};
 
 /// What closed connections wait for; see [`Stack::leftovers`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Stack {
     /// Returns the number of connections, including those that still deliver, and how many were
     /// reset. Attempts to connect without an answer do not count, and end silently.
     pub fn close_all(&mut self, now: Instant) -> (usize, usize) {
-        self.cx.down = Down::Closed;
+        self.cx.network = NetworkState::ShutDown;
         self.close_sockets(now)
     }
 
@@ -84,7 +84,7 @@ impl Stack {
     /// What closed connections wait for. Walks all sockets.
     pub fn leftovers(&self) -> Leftovers {
         let mut left = Leftovers { packets: self.cx.net.has_waiting(), ..Leftovers::default() };
-        left.packets |= !self.cx.work.dirty.is_empty();
+        left.packets |= !self.cx.work.tx_pending.is_empty();
         for (_, socket) in self.cx.table.iter() {
             let Socket::Tcp(socket) = socket else { continue };
             left.undelivered += usize::from(!socket.is_quiet());
@@ -135,56 +135,56 @@ impl Stack {
                 Socket::Listener(_) | Socket::TimeWait(_) => return false,
             };
             let by = cx.net.bound_link(bound).unwrap_or(None);
-            cx.net.way_of(now, ends, by) == Some(index)
+            cx.net.outgoing_link(now, ends, by) == Some(index)
         };
         let table = self.cx.table.iter();
         let lost = table.filter(|(_, socket)| over(&self.cx, socket)).map(|(index, _)| index);
         let lost: Vec<u32> = lost.collect();
-        self.close_every(link);
+        self.close_wildcards(link);
         if self.cx.net.handle_link_lost(index) {
-            self.fail_all(Down::Lost);
+            self.fail_all(NetworkState::NoDevice);
         } else {
             lost.iter().for_each(|&index| self.fail_socket(index, false));
         }
         true
     }
 
-    /// Ends all sending and receiving: every socket fails with `NetworkDown`.
+    /// DatagramSpec all sending and receiving: every socket fails with `NetworkDown`.
     pub fn handle_network_down(&mut self) {
         for link in self.cx.net.link_indices() {
             self.cx.net.handle_link_lost(link);
             self.cx.work.resume(link);
         }
-        self.fail_all(Down::Closed);
+        self.fail_all(NetworkState::ShutDown);
     }
 
     /// Forgets every socket without dropping it: for a stack in which even
     /// [`handle_network_down`](Self::handle_network_down) has panicked.
     pub fn forget_all(&mut self) {
-        self.cx.down = Down::Closed;
+        self.cx.network = NetworkState::ShutDown;
         core::mem::forget(core::mem::take(&mut self.cx.table));
         self.cx.work.clear();
     }
 
     /// Whether no socket can send or receive: no device is left, or the stack was shut down.
     pub fn is_down(&self) -> bool {
-        self.cx.down != Down::No
+        self.cx.network != NetworkState::Up
     }
 }
 
 impl Stack {
-    /// A link was added: ends [`Down::Lost`].
+    /// A link was added: ends [`NetworkState::NoDevice`].
     pub(super) fn revive(&mut self) {
-        if self.cx.down != Down::Lost {
+        if self.cx.network != NetworkState::NoDevice {
             return;
         }
-        self.cx.down = Down::No;
+        self.cx.network = NetworkState::Up;
         for index in self.cx.table.indices() {
             match self.cx.table.at_mut(index) {
                 // The link of such a listener is gone.
                 Some(Socket::Listener(listener)) if listener.requests.is_some() => continue,
                 Some(Socket::Listener(listener)) => listener.down = false,
-                Some(Socket::Udp(socket)) if socket.every.is_some() => continue,
+                Some(Socket::Udp(socket)) if socket.wildcard.is_some() => continue,
                 Some(Socket::Udp(socket)) => socket.down = false,
                 _ => continue,
             }
@@ -193,16 +193,16 @@ impl Stack {
     }
 
     /// A link is gone: its sockets for every address are over.
-    pub(super) fn close_every(&mut self, link: LinkId) {
-        if let Some(index) = self.listeners.binds.every.remove_link(link) {
+    pub(super) fn close_wildcards(&mut self, link: LinkId) {
+        if let Some(index) = self.listeners.binds.wildcards.remove_link(link) {
             self.cx.close_requests(index);
         }
-        self.udp.close_every(&mut self.cx, link);
+        self.udp.close_wildcards(&mut self.cx, link);
     }
 
-    fn fail_all(&mut self, why: Down) {
-        if self.cx.down != Down::Closed {
-            self.cx.down = why;
+    fn fail_all(&mut self, why: NetworkState) {
+        if self.cx.network != NetworkState::ShutDown {
+            self.cx.network = why;
         }
         for index in self.cx.table.indices() {
             self.fail_socket(index, true);

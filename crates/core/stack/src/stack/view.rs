@@ -111,10 +111,10 @@ impl Stack {
     /// may be missing.
     pub fn sockets_from(&self, now: Instant, from: u32, places: usize) -> SocketPage {
         let table = &self.cx.table;
-        let end = table.places().min((from as usize).saturating_add(places));
+        let end = table.slots().min((from as usize).saturating_add(places));
         let end = u32::try_from(end).unwrap_or(u32::MAX);
         let sockets = (from..end).filter_map(|index| view(&self.cx, now, index)).collect();
-        SocketPage { sockets, next: ((end as usize) < table.places()).then_some(end) }
+        SocketPage { sockets, next: ((end as usize) < table.slots()).then_some(end) }
     }
 
     /// Counts the sockets by kind: reads each place of the table, but no socket.
@@ -171,7 +171,7 @@ fn view(cx: &Context, now: Instant, index: u32) -> Option<SocketView> {
             of: ViewOf::Udp {
                 datagrams: socket.queue.len(),
                 dropped: socket.dropped,
-                every: socket.every,
+                every: socket.wildcard,
             },
         },
     })

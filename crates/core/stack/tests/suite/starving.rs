@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use pagewire_mem::PAGE_SIZE;
-use pagewire_stack::limits::STARVED_CHECK;
+use pagewire_stack::limits::PAGE_WAIT_CHECK;
 use pagewire_stack::{Readiness, SocketId, TcpId};
 
 use crate::common::{A, B, Pair, Verbs, capabilities, config, pattern};
@@ -164,6 +164,6 @@ fn a_writer_that_does_not_use_its_turn_passes_it_on() {
     for id in waiting {
         let told: Vec<_> = crowd.told().into_iter().filter(|told| all.contains(told)).collect();
         assert_eq!(told, [SocketId::from(id)]);
-        crowd.p.run(STARVED_CHECK);
+        crowd.p.run(PAGE_WAIT_CHECK);
     }
 }

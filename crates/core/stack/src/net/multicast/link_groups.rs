@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use pagewire_mem::Instant;
 
-use super::super::link::LinkIndex;
-use super::super::neighbor::Keyed;
-use super::super::wire::ethernet::Mac;
 use super::groups::Groups;
+use crate::net::links::config::LinkIndex;
+use crate::net::wire::ethernet::Mac;
+use crate::random::KeyedHash;
 use crate::random::Random;
 
 #[derive(Debug)]
@@ -19,10 +19,11 @@ pub(in crate::net) struct LinkGroups {
 }
 
 impl LinkGroups {
-    /// None yet, on the link at this place.
-    pub(in crate::net) fn new(hash: &Keyed, place: LinkIndex, turn: u32) -> Self {
+    /// None yet, on the link at this index.
+    pub(in crate::net) fn new(hash: &KeyedHash, index: LinkIndex, generation: u32) -> Self {
         let random = |version: &[u8]| {
-            let parts: [&[u8]; 4] = [b"groups", version, &place.to_ne_bytes(), &turn.to_ne_bytes()];
+            let parts: [&[u8]; 4] =
+                [b"groups", version, &index.to_ne_bytes(), &generation.to_ne_bytes()];
             Groups::new(Random::new(hash.key(&parts)))
         };
         Self { at: Instant::FAR, versions: Box::new([random(b"4"), random(b"6")]) }
@@ -40,7 +41,7 @@ impl LinkGroups {
     }
 
     /// Whether a frame to this group of stations may be to a group that the link is in.
-    pub(in crate::net) fn hears(&self, mac: Mac) -> bool {
+    pub(in crate::net) fn accepts_mac(&self, mac: Mac) -> bool {
         self.versions.iter().flat_map(Groups::joined).any(|group| Mac::for_multicast(group) == mac)
     }
 

@@ -6,9 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pagewire_mem::checksum::Checksum;
 
-use super::super::wire::{protocol, pseudo_header_sum};
 use crate::counters::DropReason;
 use crate::limits::GROUP_QUERY_SOURCES;
+use crate::net::wire::{protocol, pseudo_header_sum};
 
 /// Bytes in front of the records of a report.
 pub(super) const REPORT_LEN: usize = 8;

@@ -11,16 +11,16 @@ use pagewire_mem::link::Medium;
 use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf};
 
 use self::messages::{Message, Query, igmp, mld};
-use super::link::{LinkId, LinkIndex};
-use super::output::Envelope;
-use super::received::Received;
-use super::route::Delivery;
-use super::wire::ethernet::{self, Mac};
-use super::wire::{ipv4, ipv6, ndp, protocol};
-use super::{Mem, Net, Outgoing};
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::limits::{DEFAULT_HOP_LIMIT, LOOPBACK_PACKETS};
+use crate::net::input::received::Received;
+use crate::net::links::config::{LinkId, LinkIndex};
+use crate::net::output::Envelope;
+use crate::net::routes::Delivery;
+use crate::net::wire::ethernet::{self, Mac};
+use crate::net::wire::{ipv4, ipv6, ndp, protocol};
+use crate::net::{Mem, Net, Outgoing};
 
 mod groups;
 pub(super) mod link_groups;
@@ -68,7 +68,7 @@ impl Net {
     pub(crate) fn group_place(&self, link: LinkId, group: IpAddr) -> Result<LinkIndex, Error> {
         let place = self.links.find(link).ok_or(Error::NoSuchLink)?;
         let interface = self.links.at(place);
-        let speaks = if group.is_ipv4() { interface.speaks_v4 } else { interface.speaks_v6 };
+        let speaks = if group.is_ipv4() { interface.has_v4 } else { interface.has_v6 };
         if speaks { Ok(place) } else { Err(Error::NoSuchLink) }
     }
 
@@ -118,7 +118,7 @@ impl Net {
     pub(super) fn join_solicited(&mut self, now: Instant, link: LinkIndex) {
         let addresses: Vec<_> = self.routes.of_link(link).map(|cidr| cidr.addr()).collect();
         let interface = self.links.at_mut(link);
-        if interface.link.medium != Medium::Ethernet {
+        if interface.device.medium != Medium::Ethernet {
             return;
         }
         let quietly = interface.announcements == 0;
@@ -202,7 +202,7 @@ impl Net {
         for v6 in [false, true] {
             let src = self.report_source(link, v6);
             let headers = if v6 { HEADERS_V6 } else { HEADERS_V4 };
-            let room = self.links.at(link).link.mtu.saturating_sub(headers);
+            let room = self.links.at(link).device.mtu.saturating_sub(headers);
             let next =
                 |net: &mut Net| net.links.at_mut(link).groups.of(v6).poll_transmit(now, room);
             while let Some(report) = next(self) {
@@ -249,7 +249,7 @@ impl Net {
         message: &Message,
     ) {
         let Message { to, bytes } = message;
-        let medium = self.links.at(link).link.medium;
+        let medium = self.links.at(link).device.medium;
         let mac = (medium == Medium::Ethernet).then(|| Mac::for_multicast(*to));
         let header = mac.map(|mac| self.link_header(link, mac, to.is_ipv6()));
         let sent = match group_packet(mem, src, *to, bytes) {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::limits::{
     NEIGHBOR_DELAY, NEIGHBOR_QUEUE_PACKETS, NEIGHBOR_QUEUE_TOTAL, NEIGHBOR_REACHABLE,
-    NEIGHBOR_UNUSED, NEIGHBORS, NEIGHBORS_HEARD, NEIGHBORS_INCOMPLETE,
+    NEIGHBOR_UNUSED, NEIGHBORS, NEIGHBORS_INCOMPLETE, NEIGHBORS_PASSIVE,
 };
 use crate::net::IcmpKind;
 
@@ -245,7 +245,7 @@ fn a_flood_of_askers_fills_its_own_room_only_and_voids_no_cached_hop() {
         host.receive(&solicitation(STRANGER, &source, "fd00::1", 255));
         assert_eq!(host.sent().len(), 2, "each is answered all the same");
     }
-    assert_eq!(host.net.links.at(0).neighbors.len(), NEIGHBORS_HEARD + 1);
+    assert_eq!(host.net.links.at(0).neighbors.len(), NEIGHBORS_PASSIVE + 1);
     assert_eq!(host.net.generation(0), generation);
     host.send_udp(ip("10.0.0.2"), b"x").unwrap();
     assert_eq!(host.sent_one()[..6], PEER);

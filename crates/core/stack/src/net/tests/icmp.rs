@@ -7,7 +7,7 @@ use crate::limits::{
     ICMP_DESTINATION_BURST, ICMP_DESTINATION_INTERVAL, ICMP_ERROR_LEN_V4, ICMP_ERROR_LEN_V6,
     ICMP_ERRORS_BURST,
 };
-use crate::net::{IcmpKind, Quoted};
+use crate::net::{IcmpKind, QuotedPacket};
 
 fn checksum_is_right(frame: &[u8]) -> bool {
     let packet = etherparse::SlicedPacket::from_ethernet(frame).unwrap();
@@ -273,7 +273,7 @@ fn errors_about_packets_of_ours_are_passed_up() {
             let frame = icmpv4(US, header, &ours_v4()[..quote]);
             let Some(Inbound::IcmpError { about, kind }) = host.receive(&frame) else { panic!() };
             assert_eq!(kind, expected);
-            let expected = Quoted {
+            let expected = QuotedPacket {
                 src: ip("10.0.0.1"),
                 dst: ip("10.0.0.2"),
                 protocol: protocol::UDP,

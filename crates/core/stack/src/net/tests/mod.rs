@@ -26,7 +26,7 @@ use pagewire_mem::{
 };
 
 use super::wire::ethernet::Mac;
-use super::{IcmpKind, LinkConfig, Mem, Net, NetConfig, Outgoing, Quoted, TooLong, protocol};
+use super::{IcmpKind, LinkConfig, Mem, Net, NetConfig, Outgoing, QuotedPacket, TooLong, protocol};
 use crate::counters::DropReason;
 use crate::error::Error;
 use pagewire_tcp::Shared;
@@ -72,7 +72,7 @@ fn config() -> NetConfig {
 #[expect(clippy::large_enum_variant, reason = "few of them, in tests")]
 enum Inbound {
     Transport(Received),
-    IcmpError { about: Quoted, kind: IcmpKind },
+    IcmpError { about: QuotedPacket, kind: IcmpKind },
 }
 
 #[derive(Debug)]

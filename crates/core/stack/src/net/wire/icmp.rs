@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::{ipv4, ipv6, protocol};
 use crate::counters::DropReason;
 use crate::limits::EXTENSION_HEADERS;
-use crate::net::Quoted;
+use crate::net::QuotedPacket;
 
 /// Bytes of an ICMP header: type, code, checksum and one word.
 pub(crate) const LEN: usize = 8;
@@ -64,7 +64,7 @@ impl Header {
 }
 
 /// Reads what an ICMP error quotes of an IPv4 packet, with any length and header checksum.
-pub(crate) fn parse_quoted_v4(bytes: &[u8]) -> Result<Quoted, DropReason> {
+pub(crate) fn parse_quoted_v4(bytes: &[u8]) -> Result<QuotedPacket, DropReason> {
     let b = bytes.first_chunk::<{ ipv4::LEN }>().ok_or(DropReason::IcmpTruncated)?;
     let header_len = ipv4::header_len(b[0]);
     if b[0] >> 4 != 4 || header_len < ipv4::LEN {
@@ -80,7 +80,7 @@ pub(crate) fn parse_quoted_v4(bytes: &[u8]) -> Result<Quoted, DropReason> {
 }
 
 /// Reads what an ICMPv6 error quotes.
-pub(crate) fn parse_quoted_v6(bytes: &[u8]) -> Result<Quoted, DropReason> {
+pub(crate) fn parse_quoted_v6(bytes: &[u8]) -> Result<QuotedPacket, DropReason> {
     let b = bytes.first_chunk::<{ ipv6::LEN }>().ok_or(DropReason::IcmpTruncated)?;
     let header = ipv6::Header {
         payload_len: 0,
@@ -109,8 +109,8 @@ pub(crate) fn parse_quoted_v6(bytes: &[u8]) -> Result<Quoted, DropReason> {
     quoted(header.src.into(), header.dst.into(), next, rest)
 }
 
-fn quoted(src: IpAddr, dst: IpAddr, protocol: u8, rest: &[u8]) -> Result<Quoted, DropReason> {
-    let mut quoted = Quoted { src, dst, protocol, src_port: 0, dst_port: 0, seq: 0 };
+fn quoted(src: IpAddr, dst: IpAddr, protocol: u8, rest: &[u8]) -> Result<QuotedPacket, DropReason> {
+    let mut quoted = QuotedPacket { src, dst, protocol, src_port: 0, dst_port: 0, seq: 0 };
     if matches!(protocol, protocol::TCP | protocol::UDP) {
         // RFC 792: "The internet header plus the first 64 bits of the original datagram's data."
         let b = rest.first_chunk::<8>().ok_or(DropReason::IcmpTruncated)?;

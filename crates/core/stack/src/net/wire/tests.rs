@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::ethernet::Mac;
 use super::{arp, ethernet, icmp, ipv4, ipv6, ndp, protocol, pseudo_header_sum, udp};
 use crate::counters::DropReason;
-use crate::net::Quoted;
+use crate::net::QuotedPacket;
 
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
@@ -272,7 +272,7 @@ fn udp_length_one_less_exact_and_one_more() {
 fn what_an_error_quotes_is_read_as_far_as_it_goes() {
     let tcp = hex("1234 0050 01020304");
     let v4 = [hex(V4), tcp.clone()].concat();
-    let about = Quoted {
+    let about = QuotedPacket {
         src: "10.0.0.1".parse().unwrap(),
         dst: "10.0.0.2".parse().unwrap(),
         protocol: protocol::TCP,
@@ -288,7 +288,7 @@ fn what_an_error_quotes_is_read_as_far_as_it_goes() {
     assert_eq!(icmp::parse_quoted_v4(&later), Err(DropReason::IcmpQuote));
     let v6 = [hex(V6), tcp.clone()].concat();
     let about =
-        Quoted { src: "fd00::1".parse().unwrap(), dst: "fd00::2".parse().unwrap(), ..about };
+        QuotedPacket { src: "fd00::1".parse().unwrap(), dst: "fd00::2".parse().unwrap(), ..about };
     assert_eq!(icmp::parse_quoted_v6(&v6), Ok(about));
     for len in 0..v6.len() {
         assert_eq!(icmp::parse_quoted_v6(&v6[..len]), Err(DropReason::IcmpTruncated));

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 
 use crate::net::LinkId;
-use table::{Sharing, Wanted};
+use table::{BindAddress, Sharing};
 
 /// Names a reserved address of one stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,8 +45,8 @@ pub struct BindOptions {
 }
 
 impl BindOptions {
-    pub(crate) fn wanted(self, addr: IpAddr) -> Wanted {
-        Wanted { addr, v6_only: self.v6_only, link: self.link }
+    pub(crate) fn bind_address(self, addr: IpAddr) -> BindAddress {
+        BindAddress { addr, v6_only: self.v6_only, link: self.link }
     }
 
     pub(crate) fn sharing(self) -> Sharing {
@@ -63,7 +63,7 @@ pub(crate) struct Reservations {
 
 pub(crate) struct Reserved {
     serial: u64,
-    pub(crate) at: Wanted,
+    pub(crate) at: BindAddress,
     pub(crate) sharing: Sharing,
     /// By a connection: others may connect from the port to elsewhere.
     connected: bool,
@@ -73,7 +73,7 @@ impl Reservations {
     /// Whether a reservation other than `own` excludes a socket at this address and port.
     pub(crate) fn conflicts(
         &self,
-        at: Wanted,
+        at: BindAddress,
         port: u16,
         sharing: Sharing,
         own: Option<PortReservation>,
@@ -100,7 +100,7 @@ impl Reservations {
 
     pub(crate) fn insert(
         &mut self,
-        at: Wanted,
+        at: BindAddress,
         port: u16,
         sharing: Sharing,
         connected: bool,

@@ -21,14 +21,14 @@ pub(crate) struct Binds {
     hasher: SipHasher13,
     ports: HashTable<PortBinds>,
     /// Sockets for every address and port of a link, which get what no other takes.
-    pub(crate) every: Every,
+    pub(crate) wildcards: WildcardSockets,
 }
 
 /// Sockets for all that comes by a link; they conflict with no other.
 #[derive(Default)]
-pub(crate) struct Every(SmallVec<[(LinkId, u32); 1]>);
+pub(crate) struct WildcardSockets(SmallVec<[(LinkId, u32); 1]>);
 
-impl Every {
+impl WildcardSockets {
     /// The socket of the link that a packet came by.
     pub(crate) fn find(&self, came_by: Option<LinkId>) -> Option<u32> {
         self.0.iter().find(|(link, _)| Some(*link) == came_by).map(|&(_, index)| index)
@@ -58,7 +58,7 @@ struct PortBinds {
 }
 
 struct Bound {
-    at: Wanted,
+    at: BindAddress,
     index: u32,
     sharing: Sharing,
 }
@@ -88,7 +88,7 @@ impl Sharing {
 
 /// Which packets a bound socket gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct BindAddress {
     /// Unspecified: all of the version, `::` of both.
     pub(crate) addr: IpAddr,
     /// `::` is for IPv6 only.
@@ -97,7 +97,7 @@ pub(crate) struct Wanted {
     pub(crate) link: Option<LinkId>,
 }
 
-impl Wanted {
+impl BindAddress {
     pub(crate) fn of(addr: IpAddr) -> Self {
         Self { addr, v6_only: false, link: None }
     }
@@ -132,8 +132,8 @@ pub(crate) const ANY: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 impl Binds {
     /// No sockets; `key` spreads flows over sockets that share a port.
     pub(crate) fn new(key: [u8; 16]) -> Self {
-        let (ports, every) = (HashTable::new(), Every::default());
-        Self { hasher: SipHasher13::new_with_key(&key), ports, every }
+        let (ports, wildcards) = (HashTable::new(), WildcardSockets::default());
+        Self { hasher: SipHasher13::new_with_key(&key), ports, wildcards }
     }
 
     /// The socket for packets between these ends that came by a link.
@@ -226,7 +226,7 @@ impl Binds {
     }
 
     /// Whether a socket that does not share gets packets for this address and port.
-    pub(crate) fn conflicts(&self, at: Wanted, port: u16, sharing: Sharing) -> bool {
+    pub(crate) fn conflicts(&self, at: BindAddress, port: u16, sharing: Sharing) -> bool {
         let is_taken = |b: &Bound| b.at.overlaps(at) && !b.sharing.agrees(sharing);
         self.entry(port).is_some_and(|p| p.bound.iter().any(is_taken))
     }
@@ -235,7 +235,7 @@ impl Binds {
         self.entry(port).is_some()
     }
 
-    pub(crate) fn insert(&mut self, at: Wanted, port: u16, index: u32, sharing: Sharing) {
+    pub(crate) fn insert(&mut self, at: BindAddress, port: u16, index: u32, sharing: Sharing) {
         let (is_it, new) = (|p: &PortBinds| p.port == port, Bound { at, index, sharing });
         match self.ports.find_mut(port_hash(port), is_it) {
             Some(entry) => entry.bound.push(new),
@@ -283,8 +283,8 @@ mod tests {
         s.parse().unwrap()
     }
 
-    fn at(s: &str) -> Wanted {
-        Wanted::of(ip(s))
+    fn at(s: &str) -> BindAddress {
+        BindAddress::of(ip(s))
     }
 
     const ALONE: Sharing = Sharing { address: false, port: false };
@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn a_wildcard_for_ipv6_only_leaves_ipv4_to_others() {
         let mut binds = Binds::new([5; 16]);
-        binds.insert(Wanted { addr: ANY, v6_only: true, link: None }, 80, 1, ALONE);
+        binds.insert(BindAddress { addr: ANY, v6_only: true, link: None }, 80, 1, ALONE);
         assert_eq!(found(&binds, "fd00::1", 80), Some(1));
         assert_eq!(found(&binds, "10.0.0.1", 80), None);
         assert!(!binds.conflicts(at("0.0.0.0"), 80, ALONE));
@@ -369,8 +369,8 @@ mod tests {
     fn the_most_specific_binding_gets_the_packet() {
         let mut binds = Binds::new([5; 16]);
         binds.insert(at("10.0.0.1"), 80, 1, ALONE);
-        binds.insert(Wanted::of(ANY_V4), 80, 2, ALONE);
-        binds.insert(Wanted::of(ANY), 80, 3, ALONE);
+        binds.insert(BindAddress::of(ANY_V4), 80, 2, ALONE);
+        binds.insert(BindAddress::of(ANY), 80, 3, ALONE);
         assert_eq!(found(&binds, "10.0.0.1", 80), Some(1));
         assert_eq!(found(&binds, "10.0.0.2", 80), Some(2));
         assert_eq!(found(&binds, "fd00::1", 80), Some(3));
@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn an_ipv4_wildcard_takes_no_ipv6() {
         let mut binds = Binds::new([5; 16]);
-        binds.insert(Wanted::of(ANY_V4), 80, 1, ALONE);
+        binds.insert(BindAddress::of(ANY_V4), 80, 1, ALONE);
         assert_eq!(found(&binds, "fd00::1", 80), None);
         assert!(!binds.conflicts(at("fd00::1"), 80, ALONE));
     }
@@ -388,7 +388,7 @@ mod tests {
     #[test]
     fn the_dual_wildcard_takes_both_versions_and_conflicts_with_both() {
         let mut binds = Binds::new([5; 16]);
-        binds.insert(Wanted::of(ANY), 80, 1, ALONE);
+        binds.insert(BindAddress::of(ANY), 80, 1, ALONE);
         assert_eq!(found(&binds, "10.0.0.1", 80), Some(1));
         assert_eq!(found(&binds, "fd00::1", 80), Some(1));
         for addr in ["0.0.0.0", "10.0.0.1", "::", "fd00::1"] {
@@ -400,8 +400,8 @@ mod tests {
     fn a_wildcard_conflicts_with_a_specific_address_in_either_order() {
         let mut binds = Binds::new([5; 16]);
         binds.insert(at("10.0.0.1"), 80, 1, ALONE);
-        assert!(binds.conflicts(Wanted::of(ANY_V4), 80, ALONE));
-        assert!(binds.conflicts(Wanted::of(ANY), 80, ALONE));
+        assert!(binds.conflicts(BindAddress::of(ANY_V4), 80, ALONE));
+        assert!(binds.conflicts(BindAddress::of(ANY), 80, ALONE));
         assert!(binds.conflicts(at("10.0.0.1"), 80, ALONE));
         assert!(!binds.conflicts(at("10.0.0.2"), 80, ALONE));
     }
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn a_removed_binding_frees_its_port() {
         let mut binds = Binds::new([5; 16]);
-        binds.insert(Wanted::of(ANY), 80, 7, ALONE);
+        binds.insert(BindAddress::of(ANY), 80, 7, ALONE);
         binds.remove(80, 7);
         assert!(!binds.uses(80));
         assert_eq!(found(&binds, "fd00::1", 80), None);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pagewire_mem::{Instant, PacketBuf};
 use pagewire_tcp::{CHECKSUM_OFFSET, Connection, CookieJar, Flags};
 
-use super::{Listeners, ToListener};
+use super::{ListenerSegment, Listeners};
 use crate::config::SynCookies;
 use crate::counters::DropReason;
 use crate::sockets::Context;
@@ -16,7 +16,7 @@ use crate::sockets::tcp::socket::{Owner, TcpSocket};
 use crate::sockets::tcp::{TcpSockets, tcp_link};
 
 /// Whether a segment to a listener returns a cookie.
-pub(crate) enum CookieVerdict {
+pub(crate) enum CookieOutcome {
     /// No.
     None,
     /// Yes, but there is no room for the connection.
@@ -33,7 +33,7 @@ impl Listeners {
         cx: &mut Context,
         now: Instant,
         index: u32,
-        &ToListener { tuple, header: syn, .. }: &ToListener<'_>,
+        &ListenerSegment { tuple, header: syn, .. }: &ListenerSegment<'_>,
         packet: &mut PacketBuf,
     ) {
         let Some(listener) = cx.table.listener_mut(index) else { return };
@@ -64,21 +64,21 @@ impl Listeners {
         cx: &mut Context,
         now: Instant,
         index: u32,
-        &ToListener { tuple, header, .. }: &ToListener<'_>,
-    ) -> CookieVerdict {
+        &ListenerSegment { tuple, header, .. }: &ListenerSegment<'_>,
+    ) -> CookieOutcome {
         let relevant = header.flags & (Flags::RST | Flags::ACK | Flags::SYN);
         if relevant != Flags::ACK || !self.expects_cookie(cx, now, index) {
-            return CookieVerdict::None;
+            return CookieOutcome::None;
         }
         let ends = (tuple.local_addr(), tuple.remote_addr());
         let offset = tcp.isn.timestamp_offset(ends.0, ends.1);
         let Some(cookie) = self.cookies.check(now, ends, offset, header) else {
             cx.net.counters.tcp_syn_cookies_failed += 1;
-            return CookieVerdict::None;
+            return CookieOutcome::None;
         };
         let Some(listener) = cx.table.listener_mut(index).filter(|l| !l.is_full()) else {
             cx.net.counters.drop_one(DropReason::TcpBacklogFull);
-            return CookieVerdict::Dropped;
+            return CookieOutcome::Dropped;
         };
         let (config, bound) = (Arc::clone(&listener.config), listener.link);
         let link = tcp_link(&cx.net, &tuple, bound);
@@ -86,14 +86,14 @@ impl Listeners {
         let socket = TcpSocket::new(now, conn, tuple, Owner::HalfOpen { listener: index });
         let Some(id) = tcp.insert_connection(cx, socket) else {
             cx.net.counters.drop_one(DropReason::TcpConnectionLimit);
-            return CookieVerdict::Dropped;
+            return CookieOutcome::Dropped;
         };
         if let Some(listener) = cx.table.listener_mut(index) {
             listener.half_open.insert(id.index());
         }
         cx.net.counters.tcp_syn_cookies_received += 1;
         cx.net.counters.tcp_passive_opens += 1;
-        CookieVerdict::Connection(id.index())
+        CookieOutcome::Connection(id.index())
     }
 
     /// Whether a peer may have a valid cookie of the listener at `index`.

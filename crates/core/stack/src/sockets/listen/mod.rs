@@ -20,7 +20,7 @@ use std::sync::Arc;
 use pagewire_mem::{Instant, PacketBuf};
 use pagewire_tcp::{CookieJar, Flags, Seq, State, TcpHeader};
 
-use super::bind::table::{ANY, Binds, Sharing, Wanted};
+use super::bind::table::{ANY, BindAddress, Binds, Sharing};
 use super::bind::{BindOptions, PortReservation, Reservations};
 use super::ids::{ListenerId, TcpId};
 use super::table::Socket;
@@ -28,7 +28,7 @@ use super::tcp::TcpSockets;
 use super::tcp::fast_open::FastOpenSyn;
 use super::tcp::socket::{Owner, TcpSocket};
 use super::tuple::{Tuple, canonical};
-use super::{Context, Listener, derive};
+use super::{Context, Listener};
 use crate::TcpConfig;
 use crate::config::SynCookies;
 use crate::counters::DropReason;
@@ -36,6 +36,7 @@ use crate::error::Error;
 use crate::event::Readiness;
 use crate::limits::{MAX_BACKLOG, MAX_SOCKETS};
 use crate::net::{LinkId, Received};
+use crate::random::derive;
 use requests::table::Requests;
 use socket::ListenerSocket;
 
@@ -51,7 +52,7 @@ pub(crate) struct Listeners {
 
 /// A connection in TIME-WAIT that a SYN may reopen.
 #[derive(Clone, Copy)]
-pub(crate) struct Reopened {
+pub(crate) struct OldConnection {
     pub(crate) index: u32,
     /// The largest sequence number that we used.
     pub(crate) last: Seq,
@@ -59,17 +60,17 @@ pub(crate) struct Reopened {
 
 /// A segment to a listener, without its payload.
 #[derive(Clone, Copy)]
-pub(crate) struct ToListener<'a> {
+pub(crate) struct ListenerSegment<'a> {
     pub(crate) tuple: Tuple,
     pub(crate) header: &'a TcpHeader,
     /// The ECN bits of its IP header.
     pub(crate) ecn: u8,
     pub(crate) hop_limit: u8,
     /// A connection in TIME-WAIT between the same ends.
-    pub(crate) old: Option<Reopened>,
+    pub(crate) old: Option<OldConnection>,
 }
 
-impl<'a> ToListener<'a> {
+impl<'a> ListenerSegment<'a> {
     pub(crate) fn new(tuple: Tuple, header: &'a TcpHeader, received: &Received) -> Self {
         let Received { ecn, hop_limit, .. } = *received;
         Self { tuple, header, ecn, hop_limit, old: None }
@@ -123,7 +124,7 @@ impl Listeners {
         if !options.free && !ip.is_unspecified() && !cx.net.is_local(ip) {
             return Err(Error::AddressNotAvailable);
         }
-        let at = options.wanted(ip);
+        let at = options.bind_address(ip);
         let sharing = options.sharing();
         let port = match local.port() {
             0 => cx
@@ -154,7 +155,7 @@ impl Listeners {
         let ListenOptions { backlog, reservation, v6_only } = options;
         let local = canonical(local);
         let Some(reservation) = reservation else {
-            let at = Wanted::of(local.ip());
+            let at = BindAddress::of(local.ip());
             let local = cx.bindable(local, BindOptions::default(), |port, sharing| {
                 self.binds.conflicts(at, port, sharing)
                     || self.reservations.conflicts(at, port, Sharing::ANY, None)
@@ -164,7 +165,7 @@ impl Listeners {
         let own = self.reservations.get(reservation);
         let link = own.and_then(|own| own.at.link);
         let sharing = own.map_or(Sharing::default(), |own| own.sharing.listening());
-        let at = Wanted { addr: local.ip(), v6_only, link };
+        let at = BindAddress { addr: local.ip(), v6_only, link };
         // The others that have reserved the port share it until one of them listens.
         if self.binds.conflicts(at, local.port(), sharing)
             || self.reservations.conflicts(at, local.port(), Sharing::ANY, Some(reservation))
@@ -182,7 +183,7 @@ impl Listeners {
         link: LinkId,
     ) -> Result<ListenerId, Error> {
         cx.check_transparent(link)?;
-        if self.binds.every.find(Some(link)).is_some() {
+        if self.binds.wildcards.find(Some(link)).is_some() {
             return Err(Error::AddressInUse);
         }
         let listener = ListenerSocket {
@@ -191,7 +192,7 @@ impl Listeners {
         };
         let socket = Socket::Listener(Box::new(listener));
         let id = cx.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
-        self.binds.every.insert(link, id.index());
+        self.binds.wildcards.insert(link, id.index());
         Ok(ListenerId(id))
     }
 
@@ -200,7 +201,7 @@ impl Listeners {
         tcp: &TcpSockets,
         cx: &mut Context,
         local: SocketAddr,
-        at: Wanted,
+        at: BindAddress,
         sharing: Sharing,
         backlog: usize,
     ) -> Result<ListenerId, Error> {
@@ -225,10 +226,10 @@ impl Listeners {
         cx: &mut Context,
         now: Instant,
         index: u32,
-        segment: ToListener<'_>,
+        segment: ListenerSegment<'_>,
         packet: &mut PacketBuf,
     ) {
-        let ToListener { tuple, header, old, .. } = segment;
+        let ListenerSegment { tuple, header, old, .. } = segment;
         let payload_len = packet.frag_len();
         // > First, check for a RST: An incoming RST segment could not be valid since it could not
         // > have been sent in response to anything sent by this incarnation of the connection. An
@@ -302,7 +303,7 @@ impl Listeners {
         let mut orphans = core::mem::take(&mut listener.half_open);
         orphans.extend(listener.queue.drain(..));
         self.binds.remove(port, index);
-        self.binds.every.remove(index);
+        self.binds.wildcards.remove(index);
         cx.wheel.cancel(index);
         cx.table.remove(index);
         for orphan in orphans {

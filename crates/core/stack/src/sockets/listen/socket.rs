@@ -8,10 +8,10 @@ use pagewire_mem::Instant;
 use pagewire_tcp::FastOpenKeys;
 
 use crate::TcpConfig;
-use crate::event::{Readiness, Reporting};
+use crate::event::{Readiness, ReportState};
 use crate::net::LinkId;
 use crate::sockets::listen::requests::table::Requests;
-use crate::sockets::tcp::socket::Extra;
+use crate::sockets::tcp::socket::RareState;
 
 pub(crate) struct ListenerSocket {
     pub(crate) local: SocketAddr,
@@ -27,14 +27,14 @@ pub(crate) struct ListenerSocket {
     /// When a SYN was last answered with a cookie.
     pub(crate) cookie_at: Option<Instant>,
     /// What its connections have beside their settings, but for the link.
-    pub(crate) extra: Option<Box<Extra>>,
+    pub(crate) extra: Option<Box<RareState>>,
     /// The link that it and its connections are bound to.
     pub(crate) link: Option<LinkId>,
     /// Present at a listener for every address of a link: SYNs that wait for an answer.
     pub(crate) requests: Option<Box<Requests>>,
     /// No connection can come: there is no device left.
     pub(crate) down: bool,
-    pub(crate) reporting: Reporting,
+    pub(crate) reporting: ReportState,
 }
 
 impl ListenerSocket {
@@ -52,7 +52,7 @@ impl ListenerSocket {
             link: None,
             requests: None,
             down: false,
-            reporting: Reporting::default(),
+            reporting: ReportState::default(),
         }
     }
 
@@ -66,10 +66,10 @@ impl ListenerSocket {
     }
 
     /// What a new connection has beside its settings.
-    pub(crate) fn inherited(&self) -> Option<Box<Extra>> {
+    pub(crate) fn inherited(&self) -> Option<Box<RareState>> {
         let extra = self.extra.as_ref().map(|extra| extra.inherited());
         let has_some = extra.is_some() || self.link.is_some();
-        has_some.then(|| Box::new(Extra { link: self.link, ..extra.unwrap_or_default() }))
+        has_some.then(|| Box::new(RareState { link: self.link, ..extra.unwrap_or_default() }))
     }
 
     /// Whether the queue of connections to accept is full.

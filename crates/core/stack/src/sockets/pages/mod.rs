@@ -15,11 +15,11 @@ pub(crate) mod waiters;
 use pagewire_mem::{Instant, PAGE_SIZE};
 
 use super::table::Socket;
-use super::tcp::socket::Lists;
+use super::tcp::socket::SocketFlags;
 use super::{Context, Tcp, Udp};
 use crate::event::Readiness;
 use crate::net::Mem;
-use waiters::{Kind, Pages, is_ample, reserve};
+use waiters::{PageWait, WaiterKind, is_ample, reserve};
 
 impl Tcp<'_> {
     /// How many of `len` bytes may be copied to pages of the stack now. If none, the connection waits
@@ -35,11 +35,11 @@ impl Tcp<'_> {
         Some(share)
     }
 
-    /// Ends the socket's turn, if it had one.
+    /// DatagramSpec the socket's turn, if it had one.
     #[inline]
     fn pass_turn_on(&mut self) {
-        if self.socket.lists.contains(Lists::TURN) {
-            self.socket.lists.remove(Lists::TURN);
+        if self.socket.flags.contains(SocketFlags::PAGE_TURN) {
+            self.socket.flags.remove(SocketFlags::PAGE_TURN);
             self.work.page_waiters.end_turn();
         }
     }
@@ -47,22 +47,23 @@ impl Tcp<'_> {
     /// There was room, but no free page for a copy: the connection waits for pages.
     pub(super) fn wait_for_pages(&mut self, now: Instant) {
         self.pass_turn_on();
-        self.socket.lists.insert(Lists::REFUSED);
+        self.socket.flags.insert(SocketFlags::WRITE_REFUSED);
         self.socket.reporting.reported &= !Readiness::WRITABLE;
         let pool = &self.mem.pool;
         let (kind, needs) = match self.socket.conn.leaves_at_once() {
             // More free pages are not what it waits for: it holds its share. Its peer's next segment
             // makes it writable.
             0 if is_ample(pool) => return,
-            0 => (Kind::Waiting, reserve(pool) + 1),
-            _ => (Kind::Leaving, 1),
+            0 => (WaiterKind::Waiting, reserve(pool) + 1),
+            _ => (WaiterKind::Leaving, 1),
         };
         // A connection that waited for more pages, and needs fewer by now, gets a second place.
-        let lists = &mut self.socket.lists;
-        let is_late = lists.contains(Lists::PATIENT) && matches!(kind, Kind::Leaving);
-        if !lists.contains(Lists::WAITS_FOR_PAGES) || is_late {
-            lists.insert(Lists::WAITS_FOR_PAGES);
-            lists.set(Lists::PATIENT, matches!(kind, Kind::Waiting));
+        let flags = &mut self.socket.flags;
+        let is_late =
+            flags.contains(SocketFlags::WAITS_FOR_RESERVE) && matches!(kind, WaiterKind::Leaving);
+        if !flags.contains(SocketFlags::WAITS_FOR_PAGES) || is_late {
+            flags.insert(SocketFlags::WAITS_FOR_PAGES);
+            flags.set(SocketFlags::WAITS_FOR_RESERVE, matches!(kind, WaiterKind::Waiting));
             self.work.page_waiters.begin(now);
             self.work.page_waiters.push(kind, self.id, needs);
         }
@@ -82,19 +83,19 @@ impl Udp<'_> {
     pub(super) fn wait_for_pages(&mut self, now: Instant, len: usize) {
         self.pass_turn_on();
         self.socket.reporting.reported &= !Readiness::WRITABLE;
-        if self.socket.pages != Pages::Waits {
-            self.socket.pages = Pages::Waits;
+        if self.socket.pages != PageWait::Waiting {
+            self.socket.pages = PageWait::Waiting;
             let needs = len.div_ceil(PAGE_SIZE).max(1);
             self.work.page_waiters.begin(now);
-            self.work.page_waiters.push(Kind::Datagrams, self.id, needs);
+            self.work.page_waiters.push(WaiterKind::Datagrams, self.id, needs);
         }
     }
 
-    /// Ends the socket's turn, if it had one.
+    /// DatagramSpec the socket's turn, if it had one.
     #[inline]
     pub(super) fn pass_turn_on(&mut self) {
-        if self.socket.pages == Pages::HasTurn {
-            self.socket.pages = Pages::Ample;
+        if self.socket.pages == PageWait::HasTurn {
+            self.socket.pages = PageWait::No;
             self.work.page_waiters.end_turn();
         }
     }
@@ -114,25 +115,29 @@ impl Context {
             match table.get_mut(id) {
                 // This is the second place, or the connection went on by its peer's segments.
                 Ok(Socket::Tcp(socket)) if !socket.waits_for_pages() => {
-                    socket.lists.remove(Lists::WAITS_FOR_PAGES | Lists::PATIENT);
+                    socket
+                        .flags
+                        .remove(SocketFlags::WAITS_FOR_PAGES | SocketFlags::WAITS_FOR_RESERVE);
                 }
                 // The peer's window has closed meanwhile.
                 Ok(Socket::Tcp(socket)) if socket.share(pool, 1) == 0 && !is_ample(pool) => {
-                    socket.lists.insert(Lists::PATIENT);
-                    work.page_waiters.push(Kind::Waiting, id, reserve(pool) + 1);
+                    socket.flags.insert(SocketFlags::WAITS_FOR_RESERVE);
+                    work.page_waiters.push(WaiterKind::Waiting, id, reserve(pool) + 1);
                 }
                 Ok(Socket::Tcp(socket)) => {
-                    socket.lists.remove(Lists::WAITS_FOR_PAGES | Lists::PATIENT);
+                    socket
+                        .flags
+                        .remove(SocketFlags::WAITS_FOR_PAGES | SocketFlags::WAITS_FOR_RESERVE);
                     // Otherwise the peer's next segment makes it writable.
                     if socket.conn.is_writable() && socket.share(pool, 1) > 0 {
-                        socket.lists.remove(Lists::REFUSED);
-                        socket.lists.insert(Lists::TURN);
+                        socket.flags.remove(SocketFlags::WRITE_REFUSED);
+                        socket.flags.insert(SocketFlags::PAGE_TURN);
                         work.page_waiters.turns += 1;
                         work.queue_report(id.index(), &mut socket.reporting);
                     }
                 }
                 Ok(Socket::Udp(socket)) => {
-                    socket.pages = Pages::HasTurn;
+                    socket.pages = PageWait::HasTurn;
                     work.page_waiters.turns += 1;
                     work.queue_report(id.index(), &mut socket.reporting);
                 }

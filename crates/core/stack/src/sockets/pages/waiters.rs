@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 
 use pagewire_mem::{Instant, PagePool};
 
-use crate::limits::{SEND_RESERVE, SEND_RESERVE_PAGES, STARVED_CHECK, TURN_PAGES};
+use crate::limits::{PAGE_WAIT_CHECK, SEND_RESERVE, SEND_RESERVE_PAGES, TURN_PAGES};
 use crate::sockets::ids::SocketId;
 
 /// Sockets that wait for free pages.
 pub(crate) struct PageWaiters {
     /// Each queue is served first come, first served, so that nobody waits behind a socket that needs more.
-    queues: [VecDeque<PageWaiter>; Kind::COUNT],
+    queues: [VecDeque<PageWaiter>; WaiterKind::COUNT],
     /// Turns that were given, and neither used nor passed on.
     pub(super) turns: usize,
     /// When free pages are checked for, and turns that nobody used are passed on.
@@ -24,7 +24,7 @@ struct PageWaiter {
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum WaiterKind {
     /// A stream whose data can leave at once.
     Leaving,
     Datagrams,
@@ -32,16 +32,16 @@ pub(super) enum Kind {
     Waiting,
 }
 
-impl Kind {
+impl WaiterKind {
     const COUNT: usize = 3;
 }
 
 /// Whether a datagram socket waits for pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Pages {
+pub(crate) enum PageWait {
     #[default]
-    Ample,
-    Waits,
+    No,
+    Waiting,
     HasTurn,
 }
 
@@ -61,7 +61,7 @@ impl PageWaiters {
     /// Passes on turns that were not used: their sockets may never use them.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         if now >= self.until {
-            (self.turns, self.until) = (0, now + STARVED_CHECK);
+            (self.turns, self.until) = (0, now + PAGE_WAIT_CHECK);
         }
     }
 
@@ -72,16 +72,16 @@ impl PageWaiters {
     /// Checks for pages from `now` on, unless that goes on already.
     pub(super) fn begin(&mut self, now: Instant) {
         if self.is_empty() {
-            self.until = now + STARVED_CHECK;
+            self.until = now + PAGE_WAIT_CHECK;
         }
     }
 
-    pub(super) fn push(&mut self, kind: Kind, socket: SocketId, needs: usize) {
+    pub(super) fn push(&mut self, kind: WaiterKind, socket: SocketId, needs: usize) {
         let [leaving, datagrams, waiting] = &mut self.queues;
         let queue = match kind {
-            Kind::Leaving => leaving,
-            Kind::Datagrams => datagrams,
-            Kind::Waiting => waiting,
+            WaiterKind::Leaving => leaving,
+            WaiterKind::Datagrams => datagrams,
+            WaiterKind::Waiting => waiting,
         };
         queue.push_back(PageWaiter { socket, needs });
     }

@@ -2,10 +2,10 @@
 //!
 //! While a forwarded pair has only data to pass on, the stack does so without an event: once for
 //! each burst, from one receive queue to the other send queue, in the turn of output that
-//! acknowledges it ([`Flow`]). The owner (`forward/`) gets events for all else: beginnings, ends,
+//! acknowledges it ([`SpliceState`]). The owner (`forward/`) gets events for all else: beginnings, ends,
 //! resets, urgent bytes, and waits for room or memory; it does the forwarding then.
 
-pub(crate) mod flow;
+pub(crate) mod state;
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::limits::{FORWARD_LEAST, FORWARD_RESERVE};
 use crate::net::Mem;
 use crate::sockets::Context;
 use crate::sockets::tcp::socket::TcpSocket;
-use flow::{Flow, SplicedBytes, Way};
+use state::{SpliceDirection, SpliceState, SplicedBytes};
 
 impl Context {
     /// From now on, what either connection sends is memory that the other received. It is charged
@@ -41,11 +41,12 @@ impl Context {
         [a, b]: [TcpId; 2],
         passed: &Arc<SplicedBytes>,
     ) {
-        for (id, way) in [(a, Way::Up), (b, Way::Down)] {
+        for (id, direction) in [(a, SpliceDirection::Up), (b, SpliceDirection::Down)] {
             let Ok(Tcp { socket, .. }) = self.tcp(id) else { continue };
-            let flow = || Flow { due: false, passed: Arc::clone(passed), way, at: now };
+            let flow =
+                || SpliceState { due: false, passed: Arc::clone(passed), direction, at: now };
             socket.conn.set_forwards();
-            socket.flow.get_or_insert_with(|| Box::new(flow()));
+            socket.splice.get_or_insert_with(|| Box::new(flow()));
         }
     }
 
@@ -53,7 +54,7 @@ impl Context {
     pub(crate) fn end_splice(&mut self, ids: [TcpId; 2]) {
         for id in ids {
             if let Ok(Tcp { id, socket, work, .. }) = self.tcp(id)
-                && socket.flow.take().is_some_and(|flow| flow.due)
+                && socket.splice.take().is_some_and(|flow| flow.due)
             {
                 work.queue_report(id.index(), &mut socket.reporting);
             }
@@ -63,7 +64,7 @@ impl Context {
     /// Forwards what a burst has brought the connection, or the other one if it made room.
     pub(crate) fn forward_spliced(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
-        let Some(flow) = &mut socket.flow else { return self.release_for(now, index) };
+        let Some(flow) = &mut socket.splice else { return self.release_for(now, index) };
         if !core::mem::replace(&mut flow.due, false) {
             return;
         }
@@ -126,7 +127,7 @@ impl Context {
         let Some(socket) = self.table.tcp(index) else { return };
         let Some(other) = socket.forwards else { return };
         // Forwarding in the stack updates it. In between it matters only if memory is short.
-        if socket.flow.is_some() && !is_short(&self.mem, FORWARD_RESERVE / 2) {
+        if socket.splice.is_some() && !is_short(&self.mem, FORWARD_RESERVE / 2) {
             return;
         }
         // Once the other connection has ended, nothing is.
@@ -138,7 +139,7 @@ impl Context {
 
     /// When the stack last forwarded data of the connection.
     pub(crate) fn spliced_at(&self, id: TcpId) -> Option<Instant> {
-        Some(self.table.tcp(id.index())?.flow.as_ref()?.at)
+        Some(self.table.tcp(id.index())?.splice.as_ref()?.at)
     }
 
     /// Bytes of receive memory that are charged for the connection.
@@ -180,8 +181,8 @@ fn pass(now: Instant, mem: &mut Mem, from: &mut TcpSocket, to: &mut TcpSocket) -
     to.charge(shared);
     // As after a read: later data is reported.
     from.reporting.reported &= !Readiness::READABLE;
-    if let Some(flow) = from.flow.as_mut().filter(|_| moved > 0) {
-        flow.passed.count(flow.way, moved);
+    if let Some(flow) = from.splice.as_mut().filter(|_| moved > 0) {
+        flow.passed.count(flow.direction, moved);
         flow.at = now;
     }
     Some(moved)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pagewire_mem::Instant;
 use pagewire_tcp::{Connection, FastOpenMode};
 
-use super::socket::{Extra, Lists, Owner, TcpSocket};
+use super::socket::{Owner, RareState, SocketFlags, TcpSocket};
 use super::time_wait::reusable;
 use super::{TcpSockets, iss_above, tcp_link};
 use crate::TcpConfig;
@@ -118,17 +118,17 @@ impl TcpSockets {
         cx.table.disown(id);
         let Some(socket) = cx.table.tcp_mut(id.index()) else { return };
         socket.owner = Owner::Closed;
-        if socket.lists.contains(Lists::TURN) {
-            socket.lists.remove(Lists::TURN);
+        if socket.flags.contains(SocketFlags::PAGE_TURN) {
+            socket.flags.remove(SocketFlags::PAGE_TURN);
             cx.work.page_waiters.end_turn();
         }
         let lends =
             socket.extra.as_ref().and_then(|e| e.errors.as_ref()).is_some_and(|e| e.lends());
         // The connection still counts for its listener's limit until the handshake is complete.
         let kept = socket.extra.take().map(|extra| (extra.fast_open_of, extra.link));
-        socket.extra = kept
-            .filter(|kept| *kept != (None, None))
-            .map(|(fast_open_of, link)| Box::new(Extra { fast_open_of, link, ..Extra::default() }));
+        socket.extra = kept.filter(|kept| *kept != (None, None)).map(|(fast_open_of, link)| {
+            Box::new(RareState { fast_open_of, link, ..RareState::default() })
+        });
         // The application may free lent memory as soon as this returns: copies replace it.
         if lends && !socket.work(&mut cx.mem, now, |conn, env| conn.keep_lent(env)) {
             socket.conn.abort();

@@ -12,8 +12,8 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use siphasher::sip::SipHasher13;
 
-use super::socket::Lists;
-use crate::sockets::bind::table::{ANY, ANY_V4, Wanted};
+use super::socket::SocketFlags;
+use crate::sockets::bind::table::{ANY, ANY_V4, BindAddress};
 use crate::sockets::table::Table;
 use crate::sockets::tuple::Tuple;
 
@@ -22,7 +22,7 @@ pub(crate) struct Demux {
     hasher: SipHasher13,
     table: HashTable<u32>,
     /// How many connections have each local address and port.
-    locals: HashTable<Local>,
+    locals: HashTable<LocalPort>,
     /// The two found last: a flow comes in bursts, and a forwarded pair is two flows in turns.
     last: [u32; 2],
 }
@@ -61,8 +61,8 @@ impl Demux {
     /// Adds the connection at `index`, whose tuple is not in yet.
     pub(crate) fn insert(&mut self, sockets: &mut Table, index: u32) {
         let Some(socket) = sockets.tcp_mut(index) else { return };
-        debug_assert!(!socket.lists.contains(Lists::DEMUX));
-        socket.lists.insert(Lists::DEMUX);
+        debug_assert!(!socket.flags.contains(SocketFlags::DEMUX));
+        socket.flags.insert(SocketFlags::DEMUX);
         let hasher = self.hasher;
         let hash_now = socket.tuple.hash(&hasher);
         let rehash = |&i: &u32| sockets.tuple(i).map_or(0, |t| t.hash(&hasher));
@@ -76,7 +76,7 @@ impl Demux {
     pub(crate) fn remove(&mut self, sockets: &mut Table, index: u32) {
         let Some(&tuple) = sockets.tuple(index) else { return };
         if let Some(socket) = sockets.tcp_mut(index) {
-            socket.lists.remove(Lists::DEMUX);
+            socket.flags.remove(SocketFlags::DEMUX);
         }
         let found = self.table.find_entry(tuple.hash(&self.hasher), |&i| i == index);
         debug_assert!(found.is_ok(), "a connection in the demux is in its table");
@@ -88,7 +88,7 @@ impl Demux {
     }
 
     /// Whether a connection has the port at an address that `at` covers.
-    pub(crate) fn uses(&self, at: Wanted, port: u16) -> bool {
+    pub(crate) fn uses(&self, at: BindAddress, port: u16) -> bool {
         let has = |addr: IpAddr| {
             self.locals.find(self.hash_local(addr, port), |l| l.is(addr, port)).is_some()
         };
@@ -98,7 +98,7 @@ impl Demux {
     /// Counts a connection with the local address and port, or with `more` unset one less.
     fn count(&mut self, addr: IpAddr, port: u16, more: bool) {
         let (hasher, hash) = (self.hasher, self.hash_local(addr, port));
-        let rehash = |l: &Local| hash_local(&hasher, l.addr, l.port);
+        let rehash = |l: &LocalPort| hash_local(&hasher, l.addr, l.port);
         match self.locals.entry(hash, |l| l.is(addr, port), rehash) {
             Entry::Occupied(mut entry) if more => entry.get_mut().count += 1,
             Entry::Occupied(mut entry) => {
@@ -110,7 +110,7 @@ impl Demux {
             Entry::Vacant(entry) => {
                 debug_assert!(more, "what is taken away was counted");
                 if more {
-                    entry.insert(Local { addr, port, count: 1 });
+                    entry.insert(LocalPort { addr, port, count: 1 });
                 }
             }
         }
@@ -122,13 +122,13 @@ impl Demux {
 }
 
 /// Connections that have a local address and port; an unspecified address is all of its version.
-struct Local {
+struct LocalPort {
     addr: IpAddr,
     port: u16,
     count: u32,
 }
 
-impl Local {
+impl LocalPort {
     fn is(&self, addr: IpAddr, port: u16) -> bool {
         self.port == port && self.addr == addr
     }
@@ -178,7 +178,7 @@ mod tests {
             }
         }
         let uses = |demux: &Demux, addr, v6_only, port| {
-            demux.uses(Wanted { addr: ip(addr), v6_only, link: None }, port)
+            demux.uses(BindAddress { addr: ip(addr), v6_only, link: None }, port)
         };
         for (addr, v6_only, port, expected) in [
             ("10.0.0.1", false, 80, true),

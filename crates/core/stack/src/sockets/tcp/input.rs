@@ -12,8 +12,8 @@ use crate::counters::DropReason;
 use crate::event::Readiness;
 use crate::net::{LinkId, Net, Received};
 use crate::sockets::Context;
-use crate::sockets::listen::cookie::CookieVerdict;
-use crate::sockets::listen::{Listeners, Reopened, ToListener};
+use crate::sockets::listen::cookie::CookieOutcome;
+use crate::sockets::listen::{ListenerSegment, Listeners, OldConnection};
 use crate::sockets::tuple::Tuple;
 
 /// A segment without its payload.
@@ -57,14 +57,14 @@ impl TcpSockets {
             return self.connection_input(cx, listeners, now, index, &segment, packet.take_frags());
         }
         let came_by = cx.net.came_by(received);
-        let segment = ToListener::new(tuple, &header, received);
+        let segment = ListenerSegment::new(tuple, &header, received);
         if let Some(index) = listeners.binds.find(&tuple, came_by) {
             match listeners.take_cookie(self, cx, now, index, &segment) {
-                CookieVerdict::None => {
+                CookieOutcome::None => {
                     listeners.input(self, cx, now, index, segment, packet);
                 }
-                CookieVerdict::Dropped => {}
-                CookieVerdict::Connection(index) => {
+                CookieOutcome::Dropped => {}
+                CookieOutcome::Connection(index) => {
                     let arrival = arrival(received, packet);
                     let payload = packet.take_frags();
                     // The echo carries options in place of the time.
@@ -76,7 +76,7 @@ impl TcpSockets {
                     self.connection_input(cx, listeners, now, index, &segment, payload);
                 }
             }
-        } else if let Some(listener) = listeners.binds.every.find(came_by) {
+        } else if let Some(listener) = listeners.binds.wildcards.find(came_by) {
             self.request_input(cx, now, listener, segment, packet.frag_len());
         } else {
             cx.net.counters.drop_one(DropReason::TcpNoSocket);
@@ -168,7 +168,7 @@ impl TcpSockets {
         iss_above: Seq,
     ) {
         let Some(socket) = cx.table.tcp(index) else { return };
-        let (tuple, old) = (socket.tuple, Reopened { index, last: iss_above });
+        let (tuple, old) = (socket.tuple, OldConnection { index, last: iss_above });
         if !self.reopen_by(cx, listeners, now, tuple, segment, old) {
             cx.net.counters.drop_one(DropReason::TcpNoSocket);
         }
@@ -182,14 +182,14 @@ impl TcpSockets {
         now: Instant,
         tuple: Tuple,
         &Segment { header, received, .. }: &Segment<'_>,
-        old: Reopened,
+        old: OldConnection,
     ) -> bool {
         let came_by = cx.net.came_by(received);
-        let segment = ToListener::new(tuple, header, received);
+        let segment = ListenerSegment::new(tuple, header, received);
         if let Some(listener) = listeners.binds.find(&tuple, came_by) {
-            let segment = ToListener { old: Some(old), ..segment };
+            let segment = ListenerSegment { old: Some(old), ..segment };
             listeners.input(self, cx, now, listener, segment, &mut PacketBuf::for_rx());
-        } else if let Some(listener) = listeners.binds.every.find(came_by) {
+        } else if let Some(listener) = listeners.binds.wildcards.find(came_by) {
             // The answer searches for the old connection again.
             self.request_input(cx, now, listener, segment, 0);
         } else {
@@ -216,9 +216,9 @@ impl TcpSockets {
         now: Instant,
         config: Arc<TcpConfig>,
         bound: Option<LinkId>,
-        segment: &ToListener<'_>,
+        segment: &ListenerSegment<'_>,
     ) -> Connection {
-        let ToListener { tuple, header, ecn, old, .. } = *segment;
+        let ListenerSegment { tuple, header, ecn, old, .. } = *segment;
         let (iss, ts) = self.numbers(now, &tuple);
         let iss = old.map_or(iss, |old| iss_above(iss, old.last));
         let link = tcp_link(net, &tuple, bound);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use super::socket::Lists;
+use super::socket::SocketFlags;
 use crate::TcpInfo;
 use crate::limits::LIFECYCLE_EVENTS;
 use crate::sockets::Context;
@@ -75,14 +75,14 @@ impl Context {
             return;
         }
         let happened = [
-            (Lists::ESTABLISHED, LifecycleKind::Established, true),
-            (Lists::ENDED, LifecycleKind::Ended, has_ended),
+            (SocketFlags::ESTABLISHED, LifecycleKind::Established, true),
+            (SocketFlags::ENDED, LifecycleKind::Ended, has_ended),
         ];
         for (recorded, kind, has_happened) in happened {
-            if !has_happened || socket.lists.contains(recorded) {
+            if !has_happened || socket.flags.contains(recorded) {
                 continue;
             }
-            socket.lists.insert(recorded);
+            socket.flags.insert(recorded);
             if lifecycle.queue.len() >= LIFECYCLE_EVENTS {
                 lifecycle.unrecorded += 1;
                 continue;

@@ -26,13 +26,13 @@ use pagewire_tcp::{IsnGenerator, LinkLimits, MAX_HEADER_LEN, RecvFlags, Seq, Tcp
 use super::ids::SocketId;
 use super::table::Socket;
 use super::tuple::Tuple;
-use super::{Context, Tcp, derive};
+use super::{Context, Tcp};
 use crate::config::TimeWaitReuse;
 use crate::counters::Counters;
 use crate::error::Error;
 use crate::limits::{MAX_SOCKETS, MAX_SUPER_PACKET, RESETS_BURST, RESETS_PER_SECOND};
 use crate::net::{LinkId, Net};
-use crate::random::Random;
+use crate::random::{Random, derive};
 use crate::rate_limit::RateLimit;
 use crate::{TcpConfig, TcpInfo};
 pub use connect::ConnectOptions;
@@ -41,9 +41,9 @@ pub use fast_open::FastOpen;
 pub use lifecycle::{LifecycleEvent, LifecycleKind};
 pub use map::{Map, MapAvailable, MapError, MapPages, MapSealed, MapWith};
 pub use recv::{Chunks, Discard, Lend, Taker};
-pub use send::{Clock, Payload};
-use socket::{Lists, Owner, TcpSocket};
-use timestamping::Timestamps;
+pub use send::{Payload, TimeSource};
+use socket::{Owner, SocketFlags, TcpSocket};
+use timestamping::TimestampRequests;
 pub use timestamping::TxTimestamping;
 
 /// State of all connections beside their places in the table.
@@ -85,11 +85,11 @@ impl TcpSockets {
         Some(cx.table.tcp(self.demux.peek(&cx.table, tuple)?)?.conn.info())
     }
 
-    /// Ends a connection: takes it out of the demux, and out of the table unless it has an owner.
+    /// DatagramSpec a connection: takes it out of the demux, and out of the table unless it has an owner.
     pub(crate) fn finish(&mut self, cx: &mut Context, index: u32) {
         cx.wheel.cancel(index);
         let Some(socket) = cx.table.tcp(index) else { return };
-        if socket.lists.contains(Lists::DEMUX) {
+        if socket.flags.contains(SocketFlags::DEMUX) {
             count_end(&mut cx.net.counters, socket);
             self.leave_demux(cx, index);
         }
@@ -194,7 +194,7 @@ impl Tcp<'_> {
         self.socket.conn.at_urgent_mark()
     }
 
-    /// Ends one direction or both. After `Write` the end of the stream follows the queued data.
+    /// DatagramSpec one direction or both. After `Write` the end of the stream follows the queued data.
     pub fn shutdown(&mut self, now: Instant, how: Shutdown) -> Result<(), Error> {
         self.with(now, |conn, env| {
             if matches!(how, Shutdown::Read | Shutdown::Both) {
@@ -258,7 +258,7 @@ impl Tcp<'_> {
         match &mut extra.timestamps {
             Some(timestamps) if !kinds.is_empty() => timestamps.kinds = kinds,
             place => {
-                let new = || Box::new(Timestamps::new(kinds, &socket.conn));
+                let new = || Box::new(TimestampRequests::new(kinds, &socket.conn));
                 *place = (!kinds.is_empty()).then(new);
             }
         }

@@ -13,17 +13,17 @@ use super::socket::TcpSocket;
 use crate::counters::{Counters, DropReason};
 use crate::event::ErrorOrigin;
 use crate::limits::{SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL};
-use crate::net::{IcmpKind, LinkId, LinkIndex, Outgoing, Quoted, TooLong, protocol};
+use crate::net::{IcmpKind, LinkId, LinkIndex, Outgoing, QuotedPacket, TooLong, protocol};
 use crate::sockets::Context;
 use crate::sockets::errors::{error_of_icmp, tcp_kind};
 use crate::sockets::tuple::Tuple;
 
 impl TcpSockets {
     /// Asks the dirty connections for segments, in turns. Returns whether some may still send.
-    pub(crate) fn transmit_dirty(&mut self, cx: &mut Context, now: Instant) -> bool {
+    pub(crate) fn transmit_pending(&mut self, cx: &mut Context, now: Instant) -> bool {
         let mut budget = SEGMENTS_PER_POLL;
         while budget > 0
-            && let Some(index) = cx.work.pop_dirty()
+            && let Some(index) = cx.work.pop_tx_pending()
         {
             let (mut burst, mut sent) = (budget.min(SEGMENTS_PER_CONNECTION), false);
             cx.forward_spliced(now, index);
@@ -33,7 +33,7 @@ impl TcpSockets {
             if let Some(socket) = cx.table.tcp_mut(index) {
                 socket.refresh_path(&cx.net);
             };
-            while let Some(socket) = cx.table.tcp_mut(index).filter(|s| s.dirty) {
+            while let Some(socket) = cx.table.tcp_mut(index).filter(|s| s.tx_pending) {
                 if burst == 0 {
                     cx.work.queue_again(index, socket);
                     break;
@@ -43,7 +43,7 @@ impl TcpSockets {
                     false => socket.work(&mut cx.mem, now, |conn, env| conn.poll_transmit(env)),
                 };
                 let Some(mut segment) = segment else {
-                    socket.dirty = false;
+                    socket.tx_pending = false;
                     let rare = socket.extra.is_some();
                     if let Some(extra) = &mut socket.extra {
                         extra.poll_timestamps(now, &socket.conn);
@@ -66,7 +66,7 @@ impl TcpSockets {
                 sent = true;
             }
         }
-        !cx.work.dirty.is_empty()
+        !cx.work.tx_pending.is_empty()
     }
 
     /// The connection has nothing more to send: sets its timer, or removes it if it is over.
@@ -109,7 +109,13 @@ impl TcpSockets {
     }
 
     /// An ICMP error about a segment that we sent.
-    pub(crate) fn icmp(&mut self, cx: &mut Context, now: Instant, about: &Quoted, kind: IcmpKind) {
+    pub(crate) fn icmp(
+        &mut self,
+        cx: &mut Context,
+        now: Instant,
+        about: &QuotedPacket,
+        kind: IcmpKind,
+    ) {
         let tuple = Tuple::quoted(about);
         let Some(index) = self.demux.find(&cx.table, &tuple) else { return };
         let Some(socket) = cx.table.tcp_mut(index) else { return };
@@ -166,7 +172,7 @@ impl Context {
             socket.work(&mut self.mem, now, |conn, env| conn.handle_timeout(env));
         }
         // While it waits for its device, no output sets its timer.
-        if socket.dirty
+        if socket.tx_pending
             && let Some(at) = socket.conn.poll_timeout()
             && !self.wheel.covers(index, at)
         {
@@ -177,7 +183,7 @@ impl Context {
 
     /// Whether the connection has to wait for its link's device; its timer runs meanwhile.
     fn is_held_up(&mut self, now: Instant, index: u32) -> bool {
-        let Some(socket) = self.table.tcp(index).filter(|s| s.dirty) else { return false };
+        let Some(socket) = self.table.tcp(index).filter(|s| s.tx_pending) else { return false };
         let ends = (socket.tuple.local, socket.tuple.remote);
         let by = self.net.bound_link(socket.bound()).unwrap_or(None);
         let Some(link) = self.net.congested_link(now, ends, by) else { return false };
@@ -190,7 +196,7 @@ impl Context {
         true
     }
 
-    /// Sends a segment that no connection made.
+    /// ZeroCopySends a segment that no connection made.
     pub(crate) fn send_segment(&mut self, now: Instant, tuple: &Tuple, segment: SegmentOut) {
         self.send_segment_by(now, tuple, segment, (true, None), None);
     }

@@ -13,8 +13,8 @@ use crate::event::Readiness;
 use crate::limits::MAX_SOCKETS;
 use crate::sockets::Context;
 use crate::sockets::ids::TcpId;
-use crate::sockets::listen::requests::table::{Cancel, Request};
-use crate::sockets::listen::{Reopened, ToListener};
+use crate::sockets::listen::requests::table::{Cancel, PendingSyn};
+use crate::sockets::listen::{ListenerSegment, OldConnection};
 use crate::sockets::table::Socket;
 
 impl TcpSockets {
@@ -27,10 +27,10 @@ impl TcpSockets {
         cx: &mut Context,
         now: Instant,
         listener: u32,
-        segment: ToListener<'_>,
+        segment: ListenerSegment<'_>,
         payload_len: usize,
     ) {
-        let ToListener { tuple, header, ecn, hop_limit, .. } = segment;
+        let ListenerSegment { tuple, header, ecn, hop_limit, .. } = segment;
         let Some(requests) = cx.requests(listener) else { return };
         let known = requests.find(&tuple);
         let flags = header.flags & (Flags::RST | Flags::ACK | Flags::SYN | Flags::FIN);
@@ -56,7 +56,7 @@ impl TcpSockets {
             // The sender has used the port for another attempt.
             cx.cancel_request(listener, index, Cancel::Reset);
         }
-        let new = Request::new(now, tuple, header, (ecn, hop_limit));
+        let new = PendingSyn::new(now, tuple, header, (ecn, hop_limit));
         let lapses_at = new.lapses_at();
         let Context { net, table, wheel, .. } = &mut *cx;
         let Some(socket) = table.listener_mut(listener) else { return };
@@ -80,9 +80,9 @@ impl TcpSockets {
         cx: &mut Context,
         now: Instant,
         listener: u32,
-        request: &Request,
+        request: &PendingSyn,
     ) -> Result<TcpId, Error> {
-        let Request { tuple, syn, ecn, hop_limit, .. } = request;
+        let PendingSyn { tuple, syn, ecn, hop_limit, .. } = request;
         let old = match self.demux.find(&cx.table, tuple) {
             Some(index) => Some(reopenable(cx, now, index, syn).ok_or(Error::AddressInUse)?),
             None => None,
@@ -94,7 +94,7 @@ impl TcpSockets {
         let (config, zerocopy) = (Arc::clone(&socket.config), socket.reporting.zerocopy);
         let extra = socket.inherited();
         let (tuple, header, ecn, hop_limit) = (*tuple, syn, *ecn, *hop_limit);
-        let segment = ToListener { tuple, header, ecn, hop_limit, old };
+        let segment = ListenerSegment { tuple, header, ecn, hop_limit, old };
         let conn = self.passive(&cx.net, now, config, None, &segment);
         let mut socket = TcpSocket::new(now, conn, tuple, Owner::App);
         (socket.reporting.zerocopy, socket.extra) = (zerocopy, extra);
@@ -109,7 +109,12 @@ impl TcpSockets {
 }
 
 /// The connection at `index` if it is in TIME-WAIT and this SYN may replace it.
-fn reopenable(cx: &mut Context, now: Instant, index: u32, syn: &TcpHeader) -> Option<Reopened> {
+fn reopenable(
+    cx: &mut Context,
+    now: Instant,
+    index: u32,
+    syn: &TcpHeader,
+) -> Option<OldConnection> {
     let last: Option<Seq> = match cx.table.at_mut(index)? {
         Socket::TimeWait(time_wait) => match time_wait.tcp.handle_segment(now, syn, 0) {
             TimeWaitStep::Reopens { iss_above } => Some(iss_above),
@@ -127,5 +132,5 @@ fn reopenable(cx: &mut Context, now: Instant, index: u32, syn: &TcpHeader) -> Op
         }
         _ => None,
     };
-    Some(Reopened { index, last: last? })
+    Some(OldConnection { index, last: last? })
 }

@@ -12,19 +12,19 @@ use crate::sockets::pages::waiters::is_ample;
 use crate::sockets::zerocopy::sends::ZeroCopyCall;
 
 /// The time: an [`Instant`], or a closure that is called at most once.
-pub trait Clock {
+pub trait TimeSource {
     /// The time.
     fn now(self) -> Instant;
 }
 
-impl Clock for Instant {
+impl TimeSource for Instant {
     #[inline]
     fn now(self) -> Instant {
         self
     }
 }
 
-impl<F: FnOnce() -> Instant> Clock for F {
+impl<F: FnOnce() -> Instant> TimeSource for F {
     #[inline]
     fn now(self) -> Instant {
         self()
@@ -62,7 +62,7 @@ impl Tcp<'_> {
     #[inline]
     pub fn send(
         &mut self,
-        now: impl Clock,
+        now: impl TimeSource,
         mut data: impl Payload,
         flags: SendFlags,
     ) -> Result<usize, Error> {

@@ -6,9 +6,9 @@ use pagewire_mem::{CopyLedger, Holdings, Instant, PAGE_SIZE, PagePool};
 use pagewire_tcp::{Connection, Env, Shared, State};
 
 use super::tcp_link;
-use super::timestamping::Timestamps;
+use super::timestamping::TimestampRequests;
 use crate::error::Error;
-use crate::event::{Readiness, Reporting};
+use crate::event::{Readiness, ReportState};
 use crate::limits::SEND_SHARE;
 use crate::net::{LinkId, Mem, Net};
 use crate::sockets::error_queue::ErrorQueue;
@@ -16,7 +16,7 @@ use crate::sockets::errors::error_from;
 use crate::sockets::ids::SocketId;
 use crate::sockets::marks::{ECN, MtuDiscover, PacketMarks};
 use crate::sockets::pages::waiters::reserve;
-use crate::sockets::splice::flow::Flow;
+use crate::sockets::splice::state::SpliceState;
 use crate::sockets::tuple::Tuple;
 
 /// A connection and its place in the stack.
@@ -24,14 +24,14 @@ pub(crate) struct TcpSocket {
     pub(crate) conn: Connection,
     pub(crate) tuple: Tuple,
     pub(crate) owner: Owner,
-    pub(crate) lists: Lists,
+    pub(crate) flags: SocketFlags,
     /// On the list of connections that may send.
-    pub(crate) dirty: bool,
-    pub(crate) reporting: Reporting,
+    pub(crate) tx_pending: bool,
+    pub(crate) reporting: ReportState,
     /// The other connection of a forwarded pair, which received what this one sends.
     pub(crate) forwards: Option<SocketId>,
     /// Present while the stack forwards by itself.
-    pub(crate) flow: Option<Box<Flow>>,
+    pub(crate) splice: Option<Box<SpliceState>>,
     /// Retransmissions, timeouts and recoveries that the stack's counters include, modulo 65,536: they are
     /// compared after every segment.
     pub(crate) counted: [u16; 3],
@@ -45,13 +45,13 @@ pub(crate) struct TcpSocket {
     pub(crate) holdings: Option<Arc<Holdings>>,
     /// The network layer's generation of paths at the last look-up of the MTU.
     pub(crate) path_generation: u16,
-    pub(crate) extra: Option<Box<Extra>>,
+    pub(crate) extra: Option<Box<RareState>>,
 }
 
 bitflags::bitflags! {
     /// Where a connection is, beside its place in the table.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct Lists: u8 {
+    pub(crate) struct SocketFlags: u8 {
         /// The connection is in the demux.
         const DEMUX = 1 << 0;
         /// On the list of connections that wait for free pages.
@@ -59,11 +59,11 @@ bitflags::bitflags! {
         /// On the list of sockets with borrowed memory in their receive queues.
         const BORROWED = 1 << 2;
         /// The connection was woken because pages are free, and has not tried to take them.
-        const TURN = 1 << 3;
+        const PAGE_TURN = 1 << 3;
         /// The last write got no page, and neither a turn nor a segment came since: the connection is not writable.
-        const REFUSED = 1 << 4;
+        const WRITE_REFUSED = 1 << 4;
         /// The place on that list is among those whose data would wait here.
-        const PATIENT = 1 << 5;
+        const WAITS_FOR_RESERVE = 1 << 5;
         /// Recorded for a tool: the connection was established.
         const ESTABLISHED = 1 << 6;
         /// Recorded for a tool: the connection has ended.
@@ -76,12 +76,12 @@ const _: () = assert!(size_of::<TcpSocket>() <= 808);
 
 /// State that few connections need.
 #[derive(Default)]
-pub(crate) struct Extra {
+pub(crate) struct RareState {
     /// Copies made for this connection.
     pub(crate) ledger: Option<CopyLedger>,
     pub(crate) errors: Option<ErrorQueue>,
     /// Bytes whose timestamps were requested.
-    pub(crate) timestamps: Option<Box<Timestamps>>,
+    pub(crate) timestamps: Option<Box<TimestampRequests>>,
     /// The listener whose Fast Open limit it counts for.
     pub(crate) fast_open_of: Option<SocketId>,
     pub(crate) mtu_discover: MtuDiscover,
@@ -110,11 +110,11 @@ impl TcpSocket {
             conn,
             tuple,
             owner,
-            lists: Lists::empty(),
-            dirty: false,
-            reporting: Reporting::default(),
+            flags: SocketFlags::empty(),
+            tx_pending: false,
+            reporting: ReportState::default(),
             forwards: None,
-            flow: None,
+            splice: None,
             counted: [0; 3],
             reachable_at: 0,
             began: (now.as_millis() / 1000) as u32,
@@ -128,7 +128,7 @@ impl TcpSocket {
     #[inline]
     pub(crate) fn readiness(&self) -> Readiness {
         let mut readiness = Readiness::from_tcp(self.conn.readiness());
-        if self.lists.contains(Lists::REFUSED) {
+        if self.flags.contains(SocketFlags::WRITE_REFUSED) {
             readiness &= !Readiness::WRITABLE;
         }
         if self.errors().is_some_and(|e| !e.is_empty()) {
@@ -139,7 +139,7 @@ impl TcpSocket {
 
     /// Whether output means more for it than segments and a timer.
     pub(crate) fn is_rare(&self) -> bool {
-        self.flow.is_some() || self.forwards.is_some() || self.extra.is_some()
+        self.splice.is_some() || self.forwards.is_some() || self.extra.is_some()
     }
 
     pub(crate) fn bound(&self) -> Option<LinkId> {
@@ -268,7 +268,7 @@ impl TcpSocket {
 
     /// Whether it is on the list of those who wait for pages, and has not been told that it is writable.
     pub(crate) fn waits_for_pages(&self) -> bool {
-        self.lists.contains(Lists::WAITS_FOR_PAGES)
+        self.flags.contains(SocketFlags::WAITS_FOR_PAGES)
             && !self.reporting.reported.contains(Readiness::WRITABLE)
     }
 
@@ -286,7 +286,7 @@ impl TcpSocket {
 
     /// Whether the stack may forward from and to it: not while an application keeps its memory.
     pub(crate) fn may_splice(&self) -> bool {
-        self.flow.is_some() && self.holdings.is_none()
+        self.splice.is_some() && self.holdings.is_none()
     }
 
     /// Whether there is something for the owner: data that stays, an end, a wait.
@@ -295,7 +295,7 @@ impl TcpSocket {
     }
 }
 
-impl Extra {
+impl RareState {
     /// What the connections of a listener with this begin with.
     pub(crate) fn inherited(&self) -> Self {
         let Self { mtu_discover, marks, mark, link, .. } = *self;

@@ -5,12 +5,12 @@ use pagewire_tcp::{SegmentOut, Seq, TcpHeader, TimeWaitStep};
 
 use super::TcpSockets;
 use super::input::Segment;
-use super::socket::{Lists, Owner};
+use super::socket::{Owner, SocketFlags};
 use crate::config::TimeWaitReuse;
 use crate::counters::DropReason;
 use crate::limits::TIME_WAIT_CONNECTIONS;
 use crate::sockets::Context;
-use crate::sockets::listen::{Listeners, Reopened};
+use crate::sockets::listen::{Listeners, OldConnection};
 use crate::sockets::table::{Socket, TimeWaitSocket};
 use crate::sockets::tuple::Tuple;
 
@@ -25,7 +25,8 @@ impl TcpSockets {
             return;
         }
         let tuple = socket.tuple;
-        let Some(tcp) = socket.conn.time_wait().filter(|_| socket.lists.contains(Lists::DEMUX))
+        let Some(tcp) =
+            socket.conn.time_wait().filter(|_| socket.flags.contains(SocketFlags::DEMUX))
         else {
             // A new connection between the same ends has replaced it.
             return self.remove_connection(cx, index);
@@ -76,7 +77,7 @@ impl TcpSockets {
             TimeWaitStep::Over => self.remove_connection(cx, index),
             TimeWaitStep::Reopens { iss_above } => {
                 let answer = time_wait.tcp.acknowledgement(now);
-                let old = Reopened { index, last: iss_above };
+                let old = OldConnection { index, last: iss_above };
                 if !self.reopen_by(cx, listeners, now, tuple, segment, old) {
                     cx.net.counters.drop_one(DropReason::TcpNoSocket);
                     cx.answer_in_time_wait(now, &tuple, answer);

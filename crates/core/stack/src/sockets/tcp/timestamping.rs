@@ -22,21 +22,21 @@ bitflags::bitflags! {
     }
 }
 
-pub(crate) struct Timestamps {
+pub(crate) struct TimestampRequests {
     pub(crate) kinds: TxTimestamping,
     /// Byte 0: the first byte that was not acknowledged at the first request.
     base: Seq,
     /// Last bytes of writes, oldest first.
-    pending: VecDeque<Pending>,
+    pending: VecDeque<TimestampRequest>,
 }
 
-struct Pending {
+struct TimestampRequest {
     last: Seq,
     kinds: TxTimestamping,
     sent: bool,
 }
 
-impl Timestamps {
+impl TimestampRequests {
     /// No requests; byte 0 is the first one that is not acknowledged now.
     pub(crate) fn new(kinds: TxTimestamping, conn: &Connection) -> Self {
         Self { kinds, base: Self::una(conn), pending: VecDeque::new() }
@@ -48,7 +48,7 @@ impl Timestamps {
             self.pending.pop_front();
         }
         let last = Seq(conn.send_end().get().wrapping_sub(1));
-        self.pending.push_back(Pending { last, kinds: self.kinds, sent: false });
+        self.pending.push_back(TimestampRequest { last, kinds: self.kinds, sent: false });
     }
 
     fn una(conn: &Connection) -> Seq {
@@ -64,7 +64,7 @@ impl Timestamps {
     ) {
         let (next, una) = (conn.send_next(), Self::una(conn));
         let base = self.base;
-        let mut tell = |entry: &Pending, kind: TxTimestamping, moment| {
+        let mut tell = |entry: &TimestampRequest, kind: TxTimestamping, moment| {
             if entry.kinds.contains(kind) {
                 report(TxTimestamp { moment, byte: entry.last.since(base), at: now });
             }

@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use pagewire_mem::{CopyReason, Frag, FragVec, Instant, PAGE_SIZE, PacketBuf};
 
 use super::UdpSockets;
-use super::socket::{Datagram, WildcardDetails, replace_payload};
+use super::socket::{QueuedDatagram, WildcardDetails, replace_payload};
 use crate::counters::DropReason;
 use crate::event::{ErrorOrigin, QueuedError, Readiness};
 use crate::limits::{ERROR_QUEUE, ERROR_QUEUE_EVERY, UDP_CARVED_SHARE, UDP_OVERHEAD, UDP_SMALL};
 use crate::net::wire::udp;
-use crate::net::{Flow, IcmpKind, Mem, Quoted, Received, protocol};
+use crate::net::{Flow, IcmpKind, Mem, QuotedPacket, Received, protocol};
 use crate::sockets::Context;
 use crate::sockets::errors::error_of_icmp;
 use crate::sockets::marks::MtuDiscover;
@@ -75,7 +75,13 @@ impl UdpSockets {
     }
 
     /// An ICMP error about a datagram that we sent.
-    pub(crate) fn icmp(&self, cx: &mut Context, now: Instant, about: &Quoted, kind: IcmpKind) {
+    pub(crate) fn icmp(
+        &self,
+        cx: &mut Context,
+        now: Instant,
+        about: &QuotedPacket,
+        kind: IcmpKind,
+    ) {
         let to = SocketAddr::new(about.dst, about.dst_port);
         let tuple = Tuple::new(SocketAddr::new(about.src, about.src_port), to);
         let Context { net, table, .. } = &mut *cx;
@@ -87,8 +93,8 @@ impl UdpSockets {
         let found = self.binds.find_by(&tuple, |_| true, fits);
         // To the sockets for everything by the link that the datagram left by.
         let every = || {
-            let by = net.way_of(now, (about.src, about.dst), None)?;
-            let index = self.binds.every.find(Some(net.link_id(by)))?;
+            let by = net.outgoing_link(now, (about.src, about.dst), None)?;
+            let index = self.binds.wildcards.find(Some(net.link_id(by)))?;
             let met = table.udp(index)?.may_have_met(kind, to.ip());
             (met && about.protocol == protocol::UDP).then_some(index)
         };
@@ -103,7 +109,7 @@ impl UdpSockets {
                 return;
             }
             // A report about one of many flows may be forged by the owner of another: the application decides.
-            if socket.every.is_none() {
+            if socket.wildcard.is_none() {
                 net.handle_path_mtu(now, to.ip(), reported);
                 if socket.mtu_discover == MtuDiscover::Dont {
                     return;
@@ -113,7 +119,7 @@ impl UdpSockets {
         }
         let error = error_of_icmp(kind);
         if let Some(errors) = &mut socket.errors {
-            let about = socket.every.map(|_| Flow::udp(to, tuple.local_addr()));
+            let about = socket.wildcard.map(|_| Flow::udp(to, tuple.local_addr()));
             let (origin, to) = (ErrorOrigin::Icmp, Some(to));
             let most = if about.is_some() { ERROR_QUEUE_EVERY } else { ERROR_QUEUE };
             errors.push_within(QueuedError { error, origin, mtu, to, about }, most);
@@ -149,7 +155,7 @@ impl UdpSockets {
     ) {
         let came_by = cx.net.came_by(received);
         if received.is_unicast()
-            && let Some(index) = self.binds.every.find(came_by)
+            && let Some(index) = self.binds.wildcards.find(came_by)
         {
             let details = WildcardDetails {
                 to_port: tuple.local_port,
@@ -215,7 +221,7 @@ impl Context {
         let has_borrowed = borrowed.concerns(packet.frags());
         let (to, link) = (received.dst, received.link);
         let payload = packet.take_frags();
-        socket.queue.push_back(Datagram {
+        socket.queue.push_back(QueuedDatagram {
             payload,
             at: now,
             ecn: received.ecn,

@@ -13,15 +13,16 @@ use std::net::{IpAddr, SocketAddr};
 use pagewire_mem::Instant;
 
 use super::bind::BindOptions;
-use super::bind::table::{ANY, Binds, Every};
+use super::bind::table::{ANY, Binds, WildcardSockets};
 use super::ids::UdpId;
 use super::marks::MtuDiscover;
 use super::table::Socket;
 use super::tuple::{canonical, scope_of};
-use super::{Context, Udp, derive};
+use super::{Context, Udp};
 use crate::error::Error;
 use crate::limits::{DATAGRAM_EVERY_BYTES, MAX_SOCKETS};
 use crate::net::{LinkId, is_link_local};
+use crate::random::derive;
 pub use memberships::{GroupLink, Memberships, MulticastSettings};
 pub use recv::{Datagram, DatagramTaker, Message, UdpMessage};
 pub use send::DatagramPayload;
@@ -34,14 +35,14 @@ pub(crate) struct UdpSockets {
     /// Datagram sockets by port.
     pub(crate) binds: Binds,
     /// Sockets for echo requests to every address of a link.
-    pub(crate) echoes: Every,
+    pub(crate) echoes: WildcardSockets,
 }
 
 impl UdpSockets {
     /// No sockets.
     pub(crate) fn new(secret: &[u8; 32]) -> Self {
         let key = derive(secret, b"datagram sockets that share a port");
-        Self { binds: Binds::new(key), echoes: Every::default() }
+        Self { binds: Binds::new(key), echoes: WildcardSockets::default() }
     }
 
     /// See [`Stack::bind_udp`](crate::Stack::bind_udp).
@@ -53,7 +54,7 @@ impl UdpSockets {
     ) -> Result<UdpId, Error> {
         cx.refuse_if_down()?;
         let local = canonical(local);
-        let at = options.wanted(local.ip());
+        let at = options.bind_address(local.ip());
         // As on Linux, a datagram socket may be bound to a group, and receives nothing else.
         let free = options.free || local.ip().is_multicast();
         let is_taken = |port, sharing| self.binds.conflicts(at, port, sharing);
@@ -73,9 +74,9 @@ impl UdpSockets {
     ) -> Result<UdpId, Error> {
         cx.check_transparent(link)?;
         let mut socket = UdpSocket::new(SocketAddr::new(ANY, 0), Some(link));
-        (socket.every, socket.receive_bytes) = (Some(kind), DATAGRAM_EVERY_BYTES);
+        (socket.wildcard, socket.receive_bytes) = (Some(kind), DATAGRAM_EVERY_BYTES);
         let every = match kind {
-            DatagramKind::Udp => &mut self.binds.every,
+            DatagramKind::Udp => &mut self.binds.wildcards,
             DatagramKind::Echo => &mut self.echoes,
         };
         if every.find(Some(link)).is_some() {
@@ -88,8 +89,8 @@ impl UdpSockets {
     }
 
     /// A link is gone: the sockets for every address of it are over.
-    pub(crate) fn close_every(&mut self, cx: &mut Context, link: LinkId) {
-        let gone = [self.binds.every.remove_link(link), self.echoes.remove_link(link)];
+    pub(crate) fn close_wildcards(&mut self, cx: &mut Context, link: LinkId) {
+        let gone = [self.binds.wildcards.remove_link(link), self.echoes.remove_link(link)];
         for index in gone.into_iter().flatten() {
             if let Some(socket) = cx.table.udp_mut(index) {
                 socket.down = true;
@@ -105,7 +106,7 @@ impl UdpSockets {
         let groups = socket.groups.take();
         cx.mem.shared.receive.charge_datagrams(socket.queued_bytes, 0);
         self.binds.remove(port, index);
-        self.binds.every.remove(index);
+        self.binds.wildcards.remove(index);
         self.echoes.remove(index);
         cx.table.remove(index);
         if let Some(groups) = groups {
@@ -120,7 +121,7 @@ impl Udp<'_> {
     /// socket of [`Stack::bind_every`](crate::Stack::bind_every).
     pub fn connect(&mut self, remote: SocketAddr) -> Result<(), Error> {
         let (remote, scope) = (canonical(remote), scope_of(remote));
-        if remote.port() == 0 || self.socket.every.is_some() {
+        if remote.port() == 0 || self.socket.wildcard.is_some() {
             return Err(Error::InvalidInput);
         }
         let by = self.net.bound_link(self.socket.link)?;

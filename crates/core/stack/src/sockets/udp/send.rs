@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use pagewire_mem::{Completion, CopyReason, Frag, FragVec, Instant, MAX_FRAGS, PacketBuf};
 
 use super::socket::append;
-use super::target::{Cork, Ends, UdpTarget};
+use super::target::{CorkedDatagram, DatagramSpec, UdpTarget};
 use crate::error::Error;
 use crate::event::{ErrorOrigin, QueuedError};
 use crate::net::wire::{icmp, udp};
@@ -25,7 +25,7 @@ use crate::sockets::zerocopy::sends::ZeroCopyCall;
 /// - [`FragVec`]: memory by reference;
 /// - `(FragVec, &mut ZeroCopyCall)`: also by reference, with a notification, see [`ZeroCopyCall`].
 pub trait DatagramPayload {
-    /// Sends it.
+    /// ZeroCopySends it.
     #[doc(hidden)]
     fn send(self, udp: &mut Udp<'_>, now: Instant, to: UdpTarget) -> Result<usize, Error>;
 }
@@ -33,7 +33,7 @@ pub trait DatagramPayload {
 impl DatagramPayload for FragVec {
     fn send(self, udp: &mut Udp<'_>, now: Instant, to: UdpTarget) -> Result<usize, Error> {
         let len = self.iter().map(|f| f.len()).sum();
-        let ends = udp.ends(to, len)?;
+        let ends = udp.spec_for(to, len)?;
         udp.put(now, (ends, to.more), self, len)
     }
 }
@@ -47,7 +47,7 @@ impl DatagramPayload for (FragVec, &mut ZeroCopyCall) {
 impl DatagramPayload for &[IoSlice<'_>] {
     fn send(self, udp: &mut Udp<'_>, now: Instant, to: UdpTarget) -> Result<usize, Error> {
         let len = self.iter().map(|piece| piece.len()).sum();
-        let ends = udp.ends(to, len)?;
+        let ends = udp.spec_for(to, len)?;
         let Mem { pool, writer, ledger, .. } = &mut *udp.mem;
         let mut frags = FragVec::new();
         for piece in self {
@@ -80,7 +80,7 @@ impl DatagramPayload for &Vec<u8> {
 }
 
 impl Udp<'_> {
-    /// Sends a datagram to `to` or to the socket's peer; returns its length. With a
+    /// ZeroCopySends a datagram to `to` or to the socket's peer; returns its length. With a
     /// [segment size](UdpTarget::segment), splits the data in several datagrams.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Udp<'_> {
     }
 
     /// Checks a datagram of `len` bytes; returns its source and destination.
-    pub(crate) fn ends(&mut self, to: UdpTarget, len: usize) -> Result<Ends, Error> {
+    pub(crate) fn spec_for(&mut self, to: UdpTarget, len: usize) -> Result<DatagramSpec, Error> {
         let socket = &mut *self.socket;
         if let Some(error) = socket.take_error() {
             return Err(error);
@@ -126,7 +126,7 @@ impl Udp<'_> {
         if let Some(ecn) = to.ecn {
             marks.traffic_class = (marks.traffic_class & !ECN) | (ecn & ECN);
         }
-        let (source, every) = (to.source.map(canonical), socket.every.is_some());
+        let (source, every) = (to.source.map(canonical), socket.wildcard.is_some());
         let port = match source {
             None if every => return Err(Error::InvalidInput),
             None => local.port(),
@@ -160,15 +160,15 @@ impl Udp<'_> {
         };
         let local = SocketAddr::new(ip, port);
         let loops = to_group.is_some_and(|settings| settings.loops);
-        let ends = Ends { local, remote, marks, mtu_discover, segment, by, loops, echo };
+        let ends = DatagramSpec { local, remote, marks, mtu_discover, segment, by, loops, echo };
         if len > ends.longest() { Err(Error::MessageTooLong) } else { Ok(ends) }
     }
 
-    /// Sends a datagram, or with `more` corks it.
+    /// ZeroCopySends a datagram, or with `more` corks it.
     pub(crate) fn put(
         &mut self,
         now: Instant,
-        (ends, more): (Ends, bool),
+        (ends, more): (DatagramSpec, bool),
         data: FragVec,
         len: usize,
     ) -> Result<usize, Error> {
@@ -177,7 +177,7 @@ impl Udp<'_> {
         if waiting.is_none() && !(more && len > 0) {
             return if more { Ok(0) } else { self.output_of(now, ends, data, len) };
         }
-        let new = || Box::new(Cork { ends, len: 0, data: FragVec::new() });
+        let new = || Box::new(CorkedDatagram { ends, len: 0, data: FragVec::new() });
         let mut cork = waiting.unwrap_or_else(new);
         append(&mut cork.data, data);
         cork.len += len;
@@ -185,11 +185,11 @@ impl Udp<'_> {
             socket.cork = Some(cork);
             return Ok(len);
         }
-        let Cork { ends, len: all, data } = *cork;
+        let CorkedDatagram { ends, len: all, data } = *cork;
         self.output_of(now, ends, data, all).map(|_| len)
     }
 
-    /// Sends the corked datagram, if there is one.
+    /// ZeroCopySends the corked datagram, if there is one.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -198,11 +198,11 @@ impl Udp<'_> {
         self.output_of(now, cork.ends, cork.data, cork.len).map(drop)
     }
 
-    /// Sends a datagram, and notes a refusal in the error queue.
+    /// ZeroCopySends a datagram, and notes a refusal in the error queue.
     fn output_of(
         &mut self,
         now: Instant,
-        ends: Ends,
+        ends: DatagramSpec,
         data: FragVec,
         len: usize,
     ) -> Result<usize, Error> {
@@ -215,11 +215,11 @@ impl Udp<'_> {
     pub(crate) fn output(
         &mut self,
         now: Instant,
-        ends: Ends,
+        ends: DatagramSpec,
         data: FragVec,
         len: usize,
     ) -> Result<usize, Error> {
-        let Ends { local, remote, marks, mtu_discover, segment, by, loops, echo } = ends;
+        let DatagramSpec { local, remote, marks, mtu_discover, segment, by, loops, echo } = ends;
         if segment > 0 {
             ends.check_segments(len, longest_packet(self.net, &ends))?;
             if len > segment {
@@ -264,15 +264,15 @@ impl Udp<'_> {
         Ok(len)
     }
 
-    /// Sends the payload as datagrams: none if the first cannot be sent; later drops are counted.
+    /// ZeroCopySends the payload as datagrams: none if the first cannot be sent; later drops are counted.
     pub(crate) fn output_segments(
         &mut self,
         now: Instant,
-        ends: Ends,
+        ends: DatagramSpec,
         data: FragVec,
         len: usize,
     ) -> Result<usize, Error> {
-        let (size, one) = (ends.segment, Ends { segment: 0, ..ends });
+        let (size, one) = (ends.segment, DatagramSpec { segment: 0, ..ends });
         let (mut pieces, mut rest, mut sent) = (data.into_iter(), Frag::empty(), 0);
         while sent < len {
             let n = size.min(len - sent);
@@ -296,14 +296,14 @@ impl Udp<'_> {
     }
 
     /// Puts the path's MTU into the error queue if a datagram was too long for it, as on Linux.
-    pub(crate) fn refused(&mut self, ends: &Ends, error: Error) -> Error {
+    pub(crate) fn refused(&mut self, ends: &DatagramSpec, error: Error) -> Error {
         if error != Error::MessageTooLong {
             return error;
         }
         let mtu = longest_packet(self.net, ends) as u32;
         if let Some(errors) = &mut self.socket.errors {
             let (origin, to) = (ErrorOrigin::Local, Some(ends.remote));
-            let about = self.socket.every.map(|_| match ends.echo {
+            let about = self.socket.wildcard.map(|_| match ends.echo {
                 true => Flow::echo(ends.remote, ends.local.ip(), 0),
                 false => Flow::udp(ends.remote, ends.local),
             });
@@ -342,7 +342,7 @@ fn put_echo_reply(packet: &mut PacketBuf, to: SocketAddr) -> (u8, u16) {
 }
 
 /// The longest IP packet that may leave whole.
-pub(crate) fn longest_packet(net: &Net, ends: &Ends) -> usize {
+pub(crate) fn longest_packet(net: &Net, ends: &DatagramSpec) -> usize {
     let (local, remote) = (ends.local.ip(), ends.remote.ip());
     match ends.mtu_discover.too_long() {
         TooLong::CutToPath | TooLong::RefusedByPath => net.link_limits(local, remote, ends.by).0,

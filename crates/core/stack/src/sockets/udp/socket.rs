@@ -9,10 +9,10 @@ use pagewire_mem::{
 };
 
 use super::memberships::{MulticastSettings, UdpGroups};
-use super::target::{Cork, Ends};
+use super::target::{CorkedDatagram, DatagramSpec};
 use crate::counters::DropReason;
 use crate::error::Error;
-use crate::event::{Readiness, Reporting};
+use crate::event::{Readiness, ReportState};
 use crate::limits::{
     DATAGRAM_EVERY_BYTES, MAX_LINKS, UDP_MAX_PAYLOAD_V4, UDP_MAX_SEGMENTS, UDP_RECEIVE_BYTES,
     UDP_RECEIVE_DATAGRAMS,
@@ -21,14 +21,14 @@ use crate::net::wire::{ipv4, ipv6, udp};
 use crate::net::{IcmpKind, LinkId, LinkIndex, Mem};
 use crate::sockets::error_queue::ErrorQueue;
 use crate::sockets::marks::{MtuDiscover, PacketMarks};
-use crate::sockets::pages::waiters::Pages;
+use crate::sockets::pages::waiters::PageWait;
 
 pub(crate) struct UdpSocket {
     pub(crate) local: SocketAddr,
     pub(crate) remote: Option<SocketAddr>,
     /// The link that `remote` is on, if it is link-local.
     pub(crate) scope: u32,
-    pub(crate) queue: VecDeque<Datagram>,
+    pub(crate) queue: VecDeque<QueuedDatagram>,
     /// Bytes charged for what is queued, and how many may be.
     pub(crate) queued_bytes: usize,
     pub(crate) receive_bytes: usize,
@@ -43,7 +43,7 @@ pub(crate) struct UdpSocket {
     /// Payload bytes of each datagram of a call that sends more; 0: one call, one datagram.
     pub(crate) segment: u16,
     /// A datagram to which more is to come.
-    pub(crate) cork: Option<Box<Cork>>,
+    pub(crate) cork: Option<Box<CorkedDatagram>>,
     pub(crate) marks: PacketMarks,
     /// `SO_MARK`.
     pub(crate) mark: u32,
@@ -58,14 +58,14 @@ pub(crate) struct UdpSocket {
     pub(crate) link: Option<LinkId>,
     /// Joined groups and settings for them; present once either was set.
     pub(crate) groups: Option<Box<UdpGroups>>,
-    pub(crate) pages: Pages,
+    pub(crate) pages: PageWait,
     /// Set for a socket that takes datagrams to every address and port of its link.
-    pub(crate) every: Option<DatagramKind>,
-    pub(crate) reporting: Reporting,
+    pub(crate) wildcard: Option<DatagramKind>,
+    pub(crate) reporting: ReportState,
 }
 
 /// A received datagram: two cache lines, which is what the compiler moves without a call.
-pub(crate) struct Datagram {
+pub(crate) struct QueuedDatagram {
     pub(crate) payload: FragVec,
     pub(super) at: Instant,
     /// Bytes of receive memory.
@@ -81,7 +81,7 @@ pub(crate) struct Datagram {
     pub(crate) to: IpAddr,
 }
 
-const _: () = assert!(size_of::<Datagram>() <= 128 && MAX_LINKS < u8::MAX as usize);
+const _: () = assert!(size_of::<QueuedDatagram>() <= 128 && MAX_LINKS < u8::MAX as usize);
 
 /// Details of a datagram that only a socket for every address and port of a link reports.
 #[derive(Clone, Copy, Default)]
@@ -93,7 +93,7 @@ pub(crate) struct WildcardDetails {
     pub(crate) dont_fragment: bool,
 }
 
-impl Datagram {
+impl QueuedDatagram {
     /// Where it was sent, to a socket at `local`.
     pub(crate) fn to(&self, local: SocketAddr) -> SocketAddr {
         let port = self.details.to_port;
@@ -154,14 +154,14 @@ impl UdpSocket {
             joins: false,
             link,
             groups: None,
-            pages: Pages::Ample,
-            every: None,
-            reporting: Reporting { reported: Readiness::WRITABLE, ..Reporting::default() },
+            pages: PageWait::No,
+            wildcard: None,
+            reporting: ReportState { reported: Readiness::WRITABLE, ..ReportState::default() },
         }
     }
 
     pub(crate) fn is_echo(&self) -> bool {
-        self.every == Some(DatagramKind::Echo)
+        self.wildcard == Some(DatagramKind::Echo)
     }
 
     /// Why a datagram that keeps `charge` bytes is not taken; an empty queue takes one.
@@ -242,7 +242,7 @@ impl UdpSocket {
     }
 
     pub(crate) fn set_receive_bytes(&mut self, bytes: usize) {
-        let every = self.every.is_some();
+        let every = self.wildcard.is_some();
         self.receive_bytes =
             bytes.min(if every { DATAGRAM_EVERY_BYTES } else { UDP_RECEIVE_BYTES });
     }
@@ -273,7 +273,7 @@ impl UdpSocket {
         let mut queue = self.queue.iter();
         let Some(first) = queue.next() else { return 0 };
         let (mut found, mut total) = (1, first.len());
-        let ends = |datagram: &Datagram| {
+        let ends = |datagram: &QueuedDatagram| {
             let WildcardDetails { to_port, dont_fragment, .. } = datagram.details;
             (datagram.from(), datagram.to, datagram.link, to_port, dont_fragment, datagram.ecn)
         };
@@ -293,7 +293,7 @@ impl UdpSocket {
     }
 
     /// Where the corked datagram goes; drops it if `len` more bytes make it too long.
-    pub(crate) fn corked(&mut self, len: usize) -> Option<Result<Ends, Error>> {
+    pub(crate) fn corked(&mut self, len: usize) -> Option<Result<DatagramSpec, Error>> {
         let cork = self.cork.as_ref()?;
         let ends = cork.ends;
         if cork.len + len <= ends.longest() {

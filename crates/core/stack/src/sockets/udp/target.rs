@@ -38,7 +38,7 @@ impl From<Option<SocketAddr>> for UdpTarget {
 
 /// A datagram's source and destination, and the settings of its packet.
 #[derive(Clone, Copy)]
-pub(crate) struct Ends {
+pub(crate) struct DatagramSpec {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     pub(crate) marks: PacketMarks,
@@ -53,7 +53,7 @@ pub(crate) struct Ends {
     pub(crate) echo: bool,
 }
 
-impl Ends {
+impl DatagramSpec {
     /// Payload bytes of the longest datagram.
     pub(crate) fn longest(&self) -> usize {
         if self.remote.is_ipv4() { UDP_MAX_PAYLOAD_V4 } else { UDP_MAX_PAYLOAD_V6 }
@@ -77,9 +77,9 @@ impl Ends {
 }
 
 /// A corked datagram: it waits for more data, up to the longest datagram.
-pub(crate) struct Cork {
+pub(crate) struct CorkedDatagram {
     /// As the first call said.
-    pub(crate) ends: Ends,
+    pub(crate) ends: DatagramSpec,
     pub(crate) len: usize,
     pub(crate) data: FragVec,
 }

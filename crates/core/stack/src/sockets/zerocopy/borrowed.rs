@@ -14,18 +14,18 @@ use crate::net::Mem;
 use crate::sockets::ids::SocketId;
 use crate::sockets::pages::waiters::reserve;
 use crate::sockets::table::Socket;
-use crate::sockets::tcp::socket::Lists;
+use crate::sockets::tcp::socket::SocketFlags;
 use crate::sockets::{Context, Tcp};
 
 /// Sockets with borrowed memory in their receive queues, in the order of their deadlines.
 pub(crate) struct BorrowedMemory {
     /// How long such memory may wait; `None`: for ever.
     limit: Option<Duration>,
-    waiting: VecDeque<Deadline>,
+    waiting: VecDeque<BorrowDeadline>,
 }
 
 #[derive(Clone, Copy)]
-struct Deadline {
+struct BorrowDeadline {
     until: Instant,
     socket: SocketId,
     /// Payload bytes of the stream read before, and after reading everything that was queued.
@@ -63,8 +63,8 @@ impl Context {
         let (waits, read, mark) = match self.table.at_mut(index) {
             Some(Socket::Tcp(socket)) => {
                 let (read, queued) = (socket.conn.bytes_read(), socket.conn.queued_receive());
-                let waits = socket.lists.contains(Lists::BORROWED);
-                socket.lists.insert(Lists::BORROWED);
+                let waits = socket.flags.contains(SocketFlags::BORROWED);
+                socket.flags.insert(SocketFlags::BORROWED);
                 (waits, read, read + queued as u64)
             }
             // Each datagram has its time of arrival.
@@ -72,7 +72,7 @@ impl Context {
             _ => return,
         };
         if !waits {
-            let deadline = Deadline { until: now + limit, socket, read, mark };
+            let deadline = BorrowDeadline { until: now + limit, socket, read, mark };
             self.borrowed.waiting.push_back(deadline);
         }
     }
@@ -84,7 +84,7 @@ impl Context {
             // Later data, and data without a page to copy to, gets another deadline.
             let left = match self.table.get_mut(due.socket) {
                 Ok(Socket::Tcp(socket)) => {
-                    socket.lists.remove(Lists::BORROWED);
+                    socket.flags.remove(SocketFlags::BORROWED);
                     let read = socket.conn.bytes_read();
                     // If nothing was read, there is only data beyond a gap.
                     let is_old = read < due.mark || read == due.read;

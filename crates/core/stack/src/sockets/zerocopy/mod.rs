@@ -24,7 +24,7 @@ use crate::event::{Notification, Readiness};
 use crate::sockets::Context;
 use crate::sockets::udp::send::joined;
 use crate::sockets::udp::target::UdpTarget;
-use sends::{Begun, ZeroCopyCall};
+use sends::{BegunSend, ZeroCopyCall};
 
 /// Adds a call's memory to the fragment that was queued last, and returns the call's id.
 type Grow<'a> = &'a mut dyn FnMut(&mut Frag) -> Option<u32>;
@@ -108,7 +108,7 @@ impl Tcp<'_> {
     /// Records whether a call of `len` bytes has queued something.
     fn note_sent(
         &mut self,
-        begun: Option<Begun>,
+        begun: Option<BegunSend>,
         completion: &Completion,
         call: &mut ZeroCopyCall,
         len: usize,
@@ -214,7 +214,7 @@ impl Tcp<'_> {
 }
 
 impl Udp<'_> {
-    /// Sends a datagram by reference with a notification, see [`ZeroCopyCall`].
+    /// ZeroCopySends a datagram by reference with a notification, see [`ZeroCopyCall`].
     pub(super) fn send_by_reference(
         &mut self,
         now: Instant,
@@ -223,7 +223,7 @@ impl Udp<'_> {
         to: UdpTarget,
     ) -> Result<usize, Error> {
         let len = total(&data);
-        let ends = self.ends(to, len)?;
+        let ends = self.spec_for(to, len)?;
         if len == 0 || !self.socket.reporting.zerocopy {
             let data = joined(self.mem, &data, len, CopyReason::AppWrite)?;
             return self.put(now, (ends, to.more), data, len);

@@ -43,7 +43,7 @@ impl ZeroCopyCall {
 
 /// The sends by reference of a socket.
 #[derive(Default)]
-pub(crate) struct Sends {
+pub(crate) struct ZeroCopySends {
     pub(crate) next_id: u32,
     /// Outstanding completions.
     pub(crate) live: usize,
@@ -59,21 +59,21 @@ pub(crate) struct Sends {
 }
 
 /// A send that may still fail.
-pub(crate) struct Begun {
+pub(crate) struct BegunSend {
     pub(crate) completion: Arc<Completion>,
     pub(crate) charge: Charge,
     pub(crate) id: u32,
     pub(crate) joined: bool,
 }
 
-impl Begun {
+impl BegunSend {
     /// Nothing was queued: gives the id back.
     pub(crate) fn give_up(self) {
         self.completion.leave();
     }
 }
 
-impl Sends {
+impl ZeroCopySends {
     /// Whether `next` continues the last send in memory.
     pub(crate) fn is_continued_by(&self, next: Option<&Frag>) -> bool {
         let last = self.last.upgrade();
@@ -94,7 +94,7 @@ impl Sends {
     }
 
     /// Something was queued: takes the id.
-    pub(crate) fn commit(&mut self, begun: Begun, bytes: usize, call: &mut ZeroCopyCall) {
+    pub(crate) fn commit(&mut self, begun: BegunSend, bytes: usize, call: &mut ZeroCopyCall) {
         begun.completion.charge(begun.charge);
         self.next_id = begun.id.wrapping_add(1);
         if begun.joined {

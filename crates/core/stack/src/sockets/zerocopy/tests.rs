@@ -15,7 +15,7 @@ use crate::config::ZeroCopyConfig;
 use crate::event::ErrorEntry;
 use crate::limits::{MAX_SHARED_BYTES, MAX_SHARED_SENDS};
 use crate::sockets::error_queue::ErrorQueue;
-use crate::sockets::zerocopy::sends::Sends;
+use crate::sockets::zerocopy::sends::ZeroCopySends;
 use crate::{Stack, StackConfig, TcpId};
 
 /// A stack that talks to itself, and a connection's both ends.
@@ -43,7 +43,7 @@ fn turn(stack: &mut Stack, now: Instant) {
     stack.end_turn();
 }
 
-fn sends(stack: &mut Stack, id: TcpId) -> &mut Sends {
+fn sends(stack: &mut Stack, id: TcpId) -> &mut ZeroCopySends {
     &mut stack
         .tcp(id)
         .unwrap()

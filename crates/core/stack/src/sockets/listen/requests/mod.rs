@@ -24,12 +24,12 @@ use pagewire_mem::Instant;
 use pagewire_tcp::State;
 
 use crate::error::Error;
-use crate::limits::{REQUEST_HALF_OPEN, REQUEST_LOOK};
+use crate::limits::{REQUEST_CHECK_INTERVAL, REQUEST_HALF_OPEN};
 use crate::net::{Flow, Unreachable};
 use crate::sockets::ids::{SocketId, TcpId};
 use crate::sockets::tcp::socket::Owner;
 use crate::sockets::{Context, Listener};
-use table::{Cancel, Request, RequestId, Requests, SynEvent};
+use table::{Cancel, PendingSyn, RequestId, Requests, SynEvent};
 
 /// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Listener<'_> {
                 Ok(None)
             }
             Answer::Unreachable(why) => {
-                let Request { tuple, syn, .. } = &request;
+                let PendingSyn { tuple, syn, .. } = &request;
                 let about = Flow::tcp(tuple.remote_addr(), tuple.local_addr(), syn.seq.0);
                 cx.send_unreachable(now, &about, why, None).map(|()| None)
             }
@@ -126,11 +126,11 @@ impl Context {
         }
         if let Some(at) = next {
             // A check costs as much as there are requests: they lapse in groups.
-            self.wheel.schedule(listener, at.max(now + REQUEST_LOOK));
+            self.wheel.schedule(listener, at.max(now + REQUEST_CHECK_INTERVAL));
         }
     }
 
-    /// Ends the requests of a listener whose link is gone; no others will come.
+    /// DatagramSpec the requests of a listener whose link is gone; no others will come.
     pub(crate) fn close_requests(&mut self, listener: u32) {
         let Some(socket) = self.table.listener_mut(listener) else { return };
         if let Some(requests) = &mut socket.requests {

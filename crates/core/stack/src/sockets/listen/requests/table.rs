@@ -66,7 +66,7 @@ pub enum Cancel {
 pub(crate) struct Requests {
     link: LinkId,
     hasher: SipHasher13,
-    slots: Vec<Slot>,
+    slots: Vec<RequestSlot>,
     free: Vec<u32>,
     /// Slots in use, by the keyed hash of their tuples.
     table: HashTable<u32>,
@@ -80,20 +80,20 @@ pub(crate) struct Requests {
     pub(crate) half_open: VecDeque<SocketId>,
 }
 
-struct Slot {
+struct RequestSlot {
     /// Generation of the request in the slot, or of the next one to be there.
     generation: u32,
-    request: Option<Request>,
+    request: Option<PendingSyn>,
 }
 
-pub(crate) struct Request {
+pub(crate) struct PendingSyn {
     pub(crate) tuple: Tuple,
     /// The newest SYN.
     pub(crate) syn: TcpHeader,
     /// The ECN bits of its IP header, and the hop limit of the first.
     pub(crate) ecn: u8,
     pub(crate) hop_limit: u8,
-    stage: Stage,
+    stage: RequestStage,
     /// When the first came, and the newest.
     first: Instant,
     last: Instant,
@@ -102,21 +102,21 @@ pub(crate) struct Request {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum RequestStage {
     Fresh,
     Shown,
     /// The answer was silence.
     Silent,
 }
 
-impl Request {
+impl PendingSyn {
     pub(crate) fn new(
         now: Instant,
         tuple: Tuple,
         syn: &TcpHeader,
         (ecn, hop_limit): (u8, u8),
     ) -> Self {
-        let (syn, stage, gap) = (*syn, Stage::Fresh, Duration::ZERO);
+        let (syn, stage, gap) = (*syn, RequestStage::Fresh, Duration::ZERO);
         Self { tuple, syn, ecn, hop_limit, stage, first: now, last: now, gap }
     }
 
@@ -165,7 +165,7 @@ impl Requests {
         }
         let (id, link) = (self.fresh.pop_front()?, self.link);
         let request = self.slots.get_mut(id.index as usize)?.request.as_mut()?;
-        request.stage = Stage::Shown;
+        request.stage = RequestStage::Shown;
         let (from, to) = (request.tuple.remote_addr(), request.tuple.local_addr());
         let (hop_limit, at) = (request.hop_limit, request.first);
         Some(SynEvent::New(SynRequest { id, link, from, to, hop_limit, at }))
@@ -176,11 +176,11 @@ impl Requests {
         self.slots.len() as u32
     }
 
-    pub(crate) fn at_mut(&mut self, index: u32) -> Option<&mut Request> {
+    pub(crate) fn at_mut(&mut self, index: u32) -> Option<&mut PendingSyn> {
         self.slots.get_mut(index as usize)?.request.as_mut()
     }
 
-    pub(crate) fn at(&self, index: u32) -> Option<&Request> {
+    pub(crate) fn at(&self, index: u32) -> Option<&PendingSyn> {
         self.slots.get(index as usize)?.request.as_ref()
     }
 
@@ -190,7 +190,7 @@ impl Requests {
     }
 
     /// Adds a request; `false` if there is no room.
-    pub(crate) fn insert(&mut self, request: Request) -> bool {
+    pub(crate) fn insert(&mut self, request: PendingSyn) -> bool {
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.slots.len() >= SYN_REQUESTS => match self.evict_silent() {
@@ -198,7 +198,7 @@ impl Requests {
                 None => return false,
             },
             None => {
-                self.slots.push(Slot { generation: 0, request: None });
+                self.slots.push(RequestSlot { generation: 0, request: None });
                 self.slots.len() as u32 - 1
             }
         };
@@ -226,18 +226,18 @@ impl Requests {
 
     fn is_silent(&self, id: RequestId) -> bool {
         let slot = self.slots.get(id.index as usize).filter(|s| s.generation == id.generation);
-        slot.and_then(|s| s.request.as_ref()).is_some_and(|r| r.stage == Stage::Silent)
+        slot.and_then(|s| s.request.as_ref()).is_some_and(|r| r.stage == RequestStage::Silent)
     }
 
     /// The request that was shown under this id and not answered.
-    pub(crate) fn shown(&mut self, id: RequestId) -> Result<&mut Request, Error> {
+    pub(crate) fn shown(&mut self, id: RequestId) -> Result<&mut PendingSyn, Error> {
         let slot = self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation);
         let request = slot.and_then(|slot| slot.request.as_mut());
-        request.filter(|r| r.stage == Stage::Shown).ok_or(Error::NoSuchSocket)
+        request.filter(|r| r.stage == RequestStage::Shown).ok_or(Error::NoSuchSocket)
     }
 
     pub(crate) fn silence(&mut self, id: RequestId) -> Result<(), Error> {
-        self.shown(id)?.stage = Stage::Silent;
+        self.shown(id)?.stage = RequestStage::Silent;
         if self.silent.len() >= 2 * SYN_REQUESTS {
             let mut all = core::mem::take(&mut self.silent);
             all.retain(|&id| self.is_silent(id));
@@ -248,19 +248,19 @@ impl Requests {
     }
 
     /// Takes out a shown request for its answer.
-    pub(crate) fn take_shown(&mut self, id: RequestId) -> Result<Request, Error> {
+    pub(crate) fn take_shown(&mut self, id: RequestId) -> Result<PendingSyn, Error> {
         self.shown(id)?;
         self.remove(id.index).ok_or(Error::NoSuchSocket)
     }
 
-    pub(crate) fn remove(&mut self, index: u32) -> Option<Request> {
+    pub(crate) fn remove(&mut self, index: u32) -> Option<PendingSyn> {
         let slot = self.slots.get_mut(index as usize)?;
         let request = slot.request.take()?;
         let hash = request.tuple.hash(&self.hasher);
         if let Ok(entry) = self.table.find_entry(hash, |&i| i == index) {
             entry.remove();
         }
-        if request.stage == Stage::Fresh {
+        if request.stage == RequestStage::Fresh {
             self.fresh.retain(|id| id.index != index);
         }
         slot.generation = slot.generation.wrapping_add(1);
@@ -268,17 +268,17 @@ impl Requests {
         Some(request)
     }
 
-    /// Ends a request without an answer; `false`: there is none.
+    /// DatagramSpec a request without an answer; `false`: there is none.
     pub(crate) fn cancel(&mut self, index: u32, why: Cancel) -> bool {
         let generation = self.slots.get(index as usize).map_or(0, |slot| slot.generation);
         let Some(request) = self.remove(index) else { return false };
-        if request.stage == Stage::Shown {
+        if request.stage == RequestStage::Shown {
             self.ended.push_back((RequestId { index, generation }, why));
         }
         true
     }
 
-    /// Ends all requests.
+    /// DatagramSpec all requests.
     pub(crate) fn cancel_all(&mut self, why: Cancel) {
         for index in 0..self.slots.len() as u32 {
             self.cancel(index, why);
@@ -287,7 +287,7 @@ impl Requests {
 
     /// When the request in a slot lapses, if there is one.
     pub(crate) fn lapses_at(&self, index: u32) -> Option<Instant> {
-        self.at(index).map(Request::lapses_at)
+        self.at(index).map(PendingSyn::lapses_at)
     }
 }
 
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_request_is_small() {
-        let slot = size_of::<Slot>();
+        let slot = size_of::<RequestSlot>();
         println!("{slot} bytes");
         assert!(slot <= 192, "{slot}");
     }

@@ -20,13 +20,13 @@ use crate::limits::{
 use crate::sockets::tuple::Tuple;
 
 /// A bounded map.
-struct Sets<K, V> {
+struct BoundedMap<K, V> {
     key: [u8; 16],
     /// Empty until the first entry. In each set, the newest first.
     sets: Vec<Vec<(K, V)>>,
 }
 
-impl<K: Hash + Eq, V> Sets<K, V> {
+impl<K: Hash + Eq, V> BoundedMap<K, V> {
     const fn new(key: [u8; 16]) -> Self {
         Self { key, sets: Vec::new() }
     }
@@ -65,17 +65,17 @@ impl<K: Hash + Eq, V> Sets<K, V> {
     }
 }
 
-pub(crate) struct CookieCache(Sets<(IpAddr, IpAddr), Known>);
+pub(crate) struct CookieCache(BoundedMap<(IpAddr, IpAddr), ServerRecord>);
 
 /// What the client knows of one server.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Known {
+pub(crate) struct ServerRecord {
     pub(crate) mss: Option<u16>,
     pub(crate) cookie: Option<FastOpenCookie>,
     try_experimental: TryExperimental,
 }
 
-impl Known {
+impl ServerRecord {
     /// Whether to request a cookie with the experimental option.
     pub(crate) fn asks_experimentally(&self) -> bool {
         self.try_experimental == TryExperimental::Once
@@ -84,10 +84,10 @@ impl Known {
 
 impl CookieCache {
     pub(crate) const fn new(key: [u8; 16]) -> Self {
-        Self(Sets::new(key))
+        Self(BoundedMap::new(key))
     }
 
-    pub(crate) fn get(&self, local: IpAddr, remote: IpAddr) -> Known {
+    pub(crate) fn get(&self, local: IpAddr, remote: IpAddr) -> ServerRecord {
         self.0.get(&(local, remote)).copied().unwrap_or_default()
     }
 
@@ -115,10 +115,10 @@ impl CookieCache {
 /// > specific path (the source and destination IP addresses) at least temporarily. Since TFO is
 /// > enabled on a per-service-port basis, but cookies are independent of service ports, the client's
 /// > cache should include remote port numbers, too.
-pub(crate) struct Refusals(Sets<(IpAddr, IpAddr, u16), Refusal>);
+pub(crate) struct Refusals(BoundedMap<(IpAddr, IpAddr, u16), RefusalRecord>);
 
 #[derive(Clone, Copy)]
-struct Refusal {
+struct RefusalRecord {
     /// Until then a SYN carries nothing that the refused one carried.
     until: Instant,
     /// Refusals in a row.
@@ -129,11 +129,11 @@ struct Refusal {
 
 impl Refusals {
     pub(crate) const fn new(key: [u8; 16]) -> Self {
-        Self(Sets::new(key))
+        Self(BoundedMap::new(key))
     }
 
     /// Whether a SYN should carry no data, and no option either if `with_option`.
-    pub(crate) fn rests(&self, now: Instant, to: &Tuple, with_option: bool) -> bool {
+    pub(crate) fn is_suspended(&self, now: Instant, to: &Tuple, with_option: bool) -> bool {
         let known = self.0.get(&(to.local, to.remote, to.remote_port));
         known.is_some_and(|known| now < known.until && (known.with_option || !with_option))
     }
@@ -151,7 +151,7 @@ impl Refusals {
                 let before = self.0.get(&key).map_or(0, |known| known.times);
                 let rest = FAST_OPEN_REFUSAL_REST * (1 << before.min(FAST_OPEN_REFUSAL_DOUBLINGS));
                 let (until, times) = (now + rest, before.saturating_add(1));
-                self.0.insert(key, Refusal { until, times, with_option: outcome.had_option });
+                self.0.insert(key, RefusalRecord { until, times, with_option: outcome.had_option });
                 true
             }
         }
@@ -234,16 +234,19 @@ mod tests {
         for doublings in 0..FAST_OPEN_REFUSAL_DOUBLINGS + 3 {
             assert!(refusals.learn(now, &to(80), &ended(SynData::Refused, true)));
             let last = now + rest - core::time::Duration::from_millis(1);
-            assert!(refusals.rests(last, &to(80), true));
+            assert!(refusals.is_suspended(last, &to(80), true));
             now += rest;
-            assert!(!refusals.rests(now, &to(80), true));
+            assert!(!refusals.is_suspended(now, &to(80), true));
             if doublings < FAST_OPEN_REFUSAL_DOUBLINGS {
                 rest *= 2;
             }
         }
         refusals.learn(now, &to(80), &ended(SynData::Taken, true));
         refusals.learn(now, &to(80), &ended(SynData::Refused, true));
-        assert!(!refusals.rests(now + FAST_OPEN_REFUSAL_REST, &to(80), true), "the first again");
+        assert!(
+            !refusals.is_suspended(now + FAST_OPEN_REFUSAL_REST, &to(80), true),
+            "the first again"
+        );
     }
 
     #[test]
@@ -251,12 +254,17 @@ mod tests {
         let mut refusals = Refusals::new([1; 16]);
         let now = Instant::from_millis(1000);
         refusals.learn(now, &to(80), &ended(SynData::Refused, false));
-        assert!(refusals.rests(now, &to(80), false) && !refusals.rests(now, &to(81), false));
-        assert!(!refusals.rests(now, &to(80), true), "with a cookie it may be taken");
+        assert!(
+            refusals.is_suspended(now, &to(80), false)
+                && !refusals.is_suspended(now, &to(81), false)
+        );
+        assert!(!refusals.is_suspended(now, &to(80), true), "with a cookie it may be taken");
         refusals.learn(now, &to(81), &ended(SynData::Refused, true));
-        assert!(refusals.rests(now, &to(81), false) && refusals.rests(now, &to(81), true));
+        assert!(
+            refusals.is_suspended(now, &to(81), false) && refusals.is_suspended(now, &to(81), true)
+        );
         assert!(!refusals.learn(now, &to(81), &ended(SynData::Unknown, true)));
-        assert!(refusals.rests(now, &to(81), true));
+        assert!(refusals.is_suspended(now, &to(81), true));
     }
 
     #[test]
@@ -267,6 +275,6 @@ mod tests {
         }
         let entries: usize = refusals.0.sets.iter().map(Vec::len).sum();
         assert!(entries <= FAST_OPEN_CACHE_SETS * FAST_OPEN_CACHE_WAYS);
-        assert!(refusals.rests(Instant::ZERO, &to(u16::MAX - 1), true));
+        assert!(refusals.is_suspended(Instant::ZERO, &to(u16::MAX - 1), true));
     }
 }

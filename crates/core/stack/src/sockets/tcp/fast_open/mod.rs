@@ -14,10 +14,11 @@ use pagewire_tcp::{
 use super::socket::Owner;
 use crate::config::FastOpenConfig;
 use crate::limits::{FAST_OPEN_BLACK_HOLE_DOUBLINGS, FAST_OPEN_RESET_PENALTY, MAX_FAST_OPEN_QUEUE};
+use crate::random::derive;
 use crate::sockets::listen::socket::ListenerFastOpen;
 use crate::sockets::table::Socket;
 use crate::sockets::tuple::Tuple;
-use crate::sockets::{Context, Tcp, derive};
+use crate::sockets::{Context, Tcp};
 use cache::{CookieCache, Refusals};
 
 /// Fast Open of this host: [`Stack::fast_open`](crate::Stack::fast_open).
@@ -75,7 +76,7 @@ impl FastOpen {
         no_cookie: bool,
     ) -> Option<FastOpenConnect> {
         let no_cookie = no_cookie || self.mode.contains(FastOpenMode::CLIENT_NO_COOKIE);
-        if self.black_hole.is_resting(now) || self.refusals.rests(now, to, !no_cookie) {
+        if self.black_hole.is_suspended(now) || self.refusals.is_suspended(now, to, !no_cookie) {
             return None;
         }
         let known = self.cache.get(to.local, to.remote);
@@ -113,7 +114,7 @@ impl FastOpen {
         } else if hole.times > 0
             && socket.conn.is_closed()
             && socket.conn.fast_open().has_opened()
-            && !hole.is_resting(now)
+            && !hole.is_suspended(now)
             && !cx.net.is_local(socket.tuple.remote)
         {
             hole.times = 0;
@@ -190,7 +191,7 @@ struct BlackHole {
 }
 
 impl BlackHole {
-    fn is_resting(&self, now: Instant) -> bool {
+    fn is_suspended(&self, now: Instant) -> bool {
         let doublings = self.times.saturating_sub(1).min(FAST_OPEN_BLACK_HOLE_DOUBLINGS);
         !self.rest.is_zero() && self.times > 0 && now < self.since + self.rest * (1 << doublings)
     }
@@ -211,7 +212,7 @@ impl Tcp<'_> {
         self.socket.conn.fast_open().is_deferred()
     }
 
-    /// Sends the SYN that waits for the first data, without data.
+    /// ZeroCopySends the SYN that waits for the first data, without data.
     pub fn send_syn(&mut self) {
         self.socket.conn.fast_open().send_deferred_syn();
         self.touch();
@@ -241,7 +242,7 @@ impl Context {
         self.check_later(listener);
     }
 
-    /// Ends the count of a connection for its listener's limit, once its handshake is over.
+    /// DatagramSpec the count of a connection for its listener's limit, once its handshake is over.
     ///
     /// > RFC 7413 section 4.2.2: Upon receiving an ACK acknowledging the SYN sequence, the server
     /// > decrements PendingFastOpenRequests and advances to the ESTABLISHED state.

@@ -5,15 +5,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pagewire_mem::{Instant, PacketBuf};
 
-use super::link::LinkIndex;
-use super::neighbor::{Action, Claim, Waiting};
-use super::received::{IcmpKind, Inbound, Received};
-use super::wire::arp::{self, Operation};
-use super::wire::ethernet::{self, Mac};
-use super::wire::{icmp, ndp};
-use super::{Mem, Net};
 use crate::counters::DropReason;
 use crate::limits::{ANNOUNCE_INTERVAL, DEFEND_INTERVAL, NOTICES};
+use crate::net::input::received::{IcmpKind, Inbound, Received};
+use crate::net::links::config::LinkIndex;
+use crate::net::neighbors::{NeighborAction, NeighborClaim, QueuedPacket};
+use crate::net::wire::arp::{self, Operation};
+use crate::net::wire::ethernet::{self, Mac};
+use crate::net::wire::{icmp, ndp};
+use crate::net::{Mem, Net};
 
 /// Hop limit that proves that a message has not come through a router.
 const NDP_HOP_LIMIT: u8 = 255;
@@ -22,7 +22,7 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 impl Net {
     /// Handles an ARP packet, its head behind the link header.
-    pub(super) fn handle_arp(
+    pub(in crate::net) fn handle_arp(
         &mut self,
         mem: &mut Mem,
         now: Instant,
@@ -37,7 +37,7 @@ impl Net {
         if !packet.sender_mac.is_station() || packet.sender.is_multicast() {
             return Err(DropReason::ArpSender);
         }
-        if packet.sender_mac == self.links.at(link).link.mac {
+        if packet.sender_mac == self.links.at(link).device.mac {
             // Our own packet, heard again.
             return Err(DropReason::ArpSender);
         }
@@ -67,7 +67,7 @@ impl Net {
         // translation table, update [it]"; a new pair is learned only from requests for us.
         let neighbors = &self.links.at(link).neighbors;
         let asked = packet.operation == Operation::Reply && neighbors.is_asked(sender);
-        let claim = Claim {
+        let claim = NeighborClaim {
             mac: Some(packet.sender_mac),
             solicited: asked && for_us,
             overrides: true,
@@ -86,7 +86,7 @@ impl Net {
     }
 
     /// Handles a solicitation or an advertisement, its head at the ICMP header, checksum verified.
-    pub(super) fn handle_ndp(
+    pub(in crate::net) fn handle_ndp(
         &mut self,
         mem: &mut Mem,
         now: Instant,
@@ -121,7 +121,7 @@ impl Net {
                 if !self.links.at(link).neighbors.knows(target) {
                     return Err(DropReason::NdpNotForUs);
                 }
-                let claim = Claim { mac: target_mac, solicited, overrides, create: false };
+                let claim = NeighborClaim { mac: target_mac, solicited, overrides, create: false };
                 self.learn_neighbor(mem, now, link, target, claim);
                 Ok(())
             }
@@ -129,7 +129,7 @@ impl Net {
     }
 
     /// Announces all our addresses on a link, once.
-    pub(super) fn announce(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex) {
+    pub(in crate::net) fn announce(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex) {
         for addr in self.routes.of_link(link).collect::<Vec<_>>() {
             match addr.addr() {
                 IpAddr::V4(addr) => self.announce_v4(mem, link, addr),
@@ -140,7 +140,7 @@ impl Net {
                         solicited: false,
                         overrides: true,
                         target,
-                        target_mac: Some(self.links.at(link).link.mac),
+                        target_mac: Some(self.links.at(link).device.mac),
                     };
                     self.send_ndp(mem, now, &message, target.into(), ALL_NODES.into(), None);
                 }
@@ -152,7 +152,7 @@ impl Net {
     }
 
     /// Does what neighbours' timeouts ask for.
-    pub(super) fn handle_discovery_timeout(
+    pub(in crate::net) fn handle_discovery_timeout(
         &mut self,
         mem: &mut Mem,
         now: Instant,
@@ -163,15 +163,15 @@ impl Net {
         neighbors.handle_timeout(now, &mut self.counters, &mut actions);
         for action in actions {
             match action {
-                Action::Request { addr, station } => {
+                NeighborAction::Request { addr, station } => {
                     self.send_solicitation(mem, now, link, addr, station);
                 }
-                Action::Failed { addr, queue } => {
+                NeighborAction::Failed { addr, queue } => {
                     self.routes.handle_dead_neighbor(now, link, addr);
                     self.counters.drop_many(DropReason::NeighborUnreachable, queue.len() as u64);
-                    self.tell_unreachable(mem, now, queue);
+                    self.report_unreachable(mem, now, queue);
                 }
-                Action::Evicted { queue } => self.tell_unreachable(mem, now, queue),
+                NeighborAction::Evicted { queue } => self.report_unreachable(mem, now, queue),
             }
         }
     }
@@ -179,7 +179,7 @@ impl Net {
 
 impl Net {
     /// Asks for the station of an address: all stations, or the one that had the address.
-    pub(super) fn send_solicitation(
+    pub(in crate::net) fn send_solicitation(
         &mut self,
         mem: &mut Mem,
         now: Instant,
@@ -188,7 +188,7 @@ impl Net {
         station: Option<Mac>,
     ) {
         let Some(src) = self.routes.source_on(link, addr) else { return };
-        let mac = self.links.at(link).link.mac;
+        let mac = self.links.at(link).device.mac;
         match (src, addr) {
             (IpAddr::V4(sender), IpAddr::V4(target)) => {
                 let packet = arp::Packet {
@@ -218,7 +218,7 @@ impl Net {
     fn send_arp_reply(&mut self, mem: &mut Mem, link: LinkIndex, request: &arp::Packet) {
         let reply = arp::Packet {
             operation: Operation::Reply,
-            sender_mac: self.links.at(link).link.mac,
+            sender_mac: self.links.at(link).device.mac,
             sender: request.target,
             target_mac: request.sender_mac,
             target: request.sender,
@@ -227,7 +227,7 @@ impl Net {
     }
 
     fn send_arp(&mut self, mem: &mut Mem, link: LinkIndex, packet: &arp::Packet, dst: Mac) {
-        let src = self.links.at(link).link.mac;
+        let src = self.links.at(link).device.mac;
         let header = ethernet::Header { dst, src, ethertype: ethernet::ARP };
         let mut frame = PacketBuf::for_tx();
         if let Some(room) = frame.push(arp::LEN) {
@@ -243,7 +243,7 @@ impl Net {
     fn announce_v4(&mut self, mem: &mut Mem, link: LinkIndex, addr: Ipv4Addr) {
         let packet = arp::Packet {
             operation: Operation::Request,
-            sender_mac: self.links.at(link).link.mac,
+            sender_mac: self.links.at(link).device.mac,
             sender: addr,
             target_mac: Mac::ZERO,
             target: addr,
@@ -284,7 +284,8 @@ impl Net {
         if source_mac.is_some() {
             // RFC 4861 section 7.2.3: "the recipient SHOULD create or update the Neighbor Cache
             // entry for the IP Source Address of the solicitation."
-            let claim = Claim { mac: source_mac, solicited: false, overrides: true, create: true };
+            let claim =
+                NeighborClaim { mac: source_mac, solicited: false, overrides: true, create: true };
             self.learn_neighbor(mem, now, link, received.src, claim);
         }
         if probe {
@@ -297,7 +298,7 @@ impl Net {
             solicited: !probe,
             overrides: true,
             target,
-            target_mac: Some(self.links.at(link).link.mac),
+            target_mac: Some(self.links.at(link).device.mac),
         };
         let to = if probe { ALL_NODES.into() } else { received.src };
         // A sender that names its station needs no look-up, and no entry is used for it.
@@ -345,7 +346,7 @@ impl Net {
         now: Instant,
         link: LinkIndex,
         addr: IpAddr,
-        claim: Claim,
+        claim: NeighborClaim,
     ) {
         let neighbors = &mut self.links.at_mut(link).neighbors;
         let queue = neighbors.learn(now, addr, claim, &mut self.counters);
@@ -355,8 +356,8 @@ impl Net {
     }
 
     /// Tells the senders of packets whose neighbour did not answer.
-    fn tell_unreachable(&mut self, mem: &mut Mem, now: Instant, queue: VecDeque<Waiting>) {
-        for Waiting { packet, ours } in queue {
+    fn report_unreachable(&mut self, mem: &mut Mem, now: Instant, queue: VecDeque<QueuedPacket>) {
+        for QueuedPacket { packet, ours } in queue {
             match ours {
                 true => self.notify_unreachable(&packet),
                 false => self.return_unreachable(mem, now, packet),

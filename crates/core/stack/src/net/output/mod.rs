@@ -9,6 +9,9 @@
 //! The steady case finds its destination in the hop cache: no table is searched, nothing is
 //! allocated. What the device cannot do (checksums, cutting super-frames) is done last.
 
+pub(super) mod answer;
+mod refused;
+
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
@@ -17,31 +20,32 @@ use pagewire_mem::{
     Completion, CopyReason, Frag, GsoKind, Instant, PacketBuf, RxChecksum, TxChecksum,
 };
 
-use super::interface::{Interface, Link};
-use super::link::LinkIndex;
-use super::neighbor::{Lookup, Waiting};
-use super::route::{CachedHop, Hop};
-use super::wire::ethernet::{self, Mac};
-use super::wire::{ipv4, ipv6, protocol, pseudo_header_sum};
-use super::{Mem, Net, Outgoing, TooLong};
 use crate::counters::{Counters, DropReason};
 use crate::error::Error;
 use crate::limits::{
     DEFAULT_HOP_LIMIT, FORWARD_OUT_FRAMES, LOOPBACK_PACKETS, MAX_IP_PACKET, OUT_QUEUE_FRAMES,
 };
+use crate::net::links::config::LinkIndex;
+use crate::net::links::{DeviceLimits, Interface};
+use crate::net::neighbors::{NeighborLookup, QueuedPacket};
+use crate::net::routes::Hop;
+use crate::net::routes::hop_cache::CachedHop;
+use crate::net::wire::ethernet::{self, Mac};
+use crate::net::wire::{ipv4, ipv6, protocol, pseudo_header_sum};
+use crate::net::{Mem, Net, Outgoing, TooLong};
 
 /// The error for the caller, and the reason that is counted.
-pub(super) type Refused = (Error, DropReason);
+pub(super) type SendFailure = (Error, DropReason);
 
-pub(super) const TOO_LONG: Refused = (Error::MessageTooLong, DropReason::OutTooLong);
+pub(super) const TOO_LONG: SendFailure = (Error::MessageTooLong, DropReason::OutTooLong);
 /// The share of a device's queue for our own packets, and why one finds no room there.
-pub(super) const OWN: Share = (OUT_QUEUE_FRAMES, DropReason::OutQueueFull);
+pub(super) const OWN: QueueShare = (OUT_QUEUE_FRAMES, DropReason::OutQueueFull);
 /// The share for forwarded packets.
-pub(super) const FORWARDED: Share = (FORWARD_OUT_FRAMES, DropReason::ForwardQueueFull);
+pub(super) const FORWARDED: QueueShare = (FORWARD_OUT_FRAMES, DropReason::ForwardQueueFull);
 /// Frames that a queue may have while more are added, and the reason beyond that.
-pub(super) type Share = (usize, DropReason);
+pub(super) type QueueShare = (usize, DropReason);
 
-const NO_HEADROOM: Refused = (Error::InvalidInput, DropReason::OutHeadroom);
+const NO_HEADROOM: SendFailure = (Error::InvalidInput, DropReason::OutHeadroom);
 
 /// The IP header of a packet to be sent, less what depends on the piece.
 #[derive(Clone, Copy)]
@@ -81,42 +85,46 @@ impl Net {
         now: Instant,
         envelope: Envelope,
         mut packet: PacketBuf,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SendFailure> {
         let Envelope { src, dst, .. } = envelope;
         if src.is_ipv4() != dst.is_ipv4() {
             return Err((Error::AddressFamily, DropReason::OutSource));
         }
-        let way = self.way(now, &envelope);
-        if !self.routes.is_local(src) && !way.is_ok_and(|way| self.takes_any_source(way)) {
+        let next = self.next_hop(now, &envelope);
+        if !self.routes.is_local(src) && !next.is_ok_and(|next| self.takes_any_source(next)) {
             return Err((Error::AddressNotAvailable, DropReason::OutSource));
         }
-        let way = way?;
-        let (link, hop) = way;
+        let next = next?;
+        let (link, hop) = next;
         if hop == Hop::Local {
             return self.loop_back(mem, packet, &envelope, 0);
         }
         let mut path = self.path_mtu(now, link, dst);
-        if envelope.by.is_some() && self.routes.hop(now, src, dst) != Ok(way) {
+        if envelope.by.is_some() && self.routes.hop(now, src, dst) != Ok(next) {
             // The route leads elsewhere: this hop is not cached.
             path.1 = now;
         }
-        if fits(&self.links.at(link).link, &packet, &envelope, path.0)? {
+        if fits(&self.links.at(link).device, &packet, &envelope, path.0)? {
             self.wrap(&mut packet, &envelope)?;
-            return self.dispatch(mem, now, packet, (src, dst), way, path);
+            return self.dispatch(mem, now, packet, (src, dst), next, path);
         }
         let longest = match envelope.too_long {
-            TooLong::CutToLink => self.links.at(link).link.mtu,
+            TooLong::CutToLink => self.links.at(link).device.mtu,
             _ => path.0,
         };
         for piece in self.fragment(mem, packet, &envelope, longest)? {
             self.counters.tx_fragments += 1;
-            self.dispatch(mem, now, piece, (src, dst), way, path)?;
+            self.dispatch(mem, now, piece, (src, dst), next, path)?;
         }
         Ok(())
     }
 
     /// The next hop of a packet, and the link that it leaves by.
-    pub(super) fn way(&self, now: Instant, to: &Envelope) -> Result<(LinkIndex, Hop), Refused> {
+    pub(super) fn next_hop(
+        &self,
+        now: Instant,
+        to: &Envelope,
+    ) -> Result<(LinkIndex, Hop), SendFailure> {
         let hop = match to.by {
             None => self.routes.hop(now, to.src, to.dst),
             Some(link) => self.routes.hop_by(now, link, to.dst),
@@ -130,7 +138,11 @@ impl Net {
 
     /// Puts the IP header in front of a packet that is sent in one piece.
     #[inline]
-    pub(super) fn wrap(&mut self, packet: &mut PacketBuf, to: &Envelope) -> Result<(), Refused> {
+    pub(super) fn wrap(
+        &mut self,
+        packet: &mut PacketBuf,
+        to: &Envelope,
+    ) -> Result<(), SendFailure> {
         match (to.src, to.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 self.counters.tx_ipv4 += 1;
@@ -167,7 +179,7 @@ impl Net {
         checksum_offset: u16,
         mut packet: PacketBuf,
         (link, mac): (LinkIndex, Mac),
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SendFailure> {
         let protocol = protocol::ICMPV6;
         let (ecn, dont_fragment, too_long) = (0, false, TooLong::CutToPath);
         let envelope =
@@ -187,7 +199,7 @@ impl Net {
         (src, dst): (IpAddr, IpAddr),
         (out, hop): (LinkIndex, Hop),
         (mtu, mtu_until): (usize, Instant),
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SendFailure> {
         // The first packet by this link after its device was lost comes by here.
         if self.links.at(out).lost {
             return Err((Error::NetworkDown, DropReason::LinkLost));
@@ -198,9 +210,11 @@ impl Net {
             Hop::Direct => (None, Instant::FAR),
             Hop::Group(mac) => (Some(self.link_header(out, mac, v6)), Instant::FAR),
             Hop::Neighbor(next) => match self.links.at_mut(out).neighbors.lookup(now, next) {
-                Lookup::Known { mac, until } => (Some(self.link_header(out, mac, v6)), until),
-                Lookup::Unknown => {
-                    let waiting = Waiting { packet, ours: true };
+                NeighborLookup::Known { mac, until } => {
+                    (Some(self.link_header(out, mac, v6)), until)
+                }
+                NeighborLookup::Unknown => {
+                    let waiting = QueuedPacket { packet, ours: true };
                     let neighbors = &mut self.links.at_mut(out).neighbors;
                     if neighbors.enqueue(now, next, waiting, &mut self.counters) {
                         self.send_solicitation(mem, now, out, next, None);
@@ -227,7 +241,7 @@ impl Net {
 
     pub(super) fn link_header(&self, link: LinkIndex, dst: Mac, v6: bool) -> [u8; ethernet::LEN] {
         let ethertype = if v6 { ethernet::IPV6 } else { ethernet::IPV4 };
-        ethernet::Header { dst, src: self.links.at(link).link.mac, ethertype }.emit()
+        ethernet::Header { dst, src: self.links.at(link).device.mac, ethertype }.emit()
     }
 
     /// Sends packets that waited for a neighbour's station.
@@ -236,9 +250,9 @@ impl Net {
         mem: &mut Mem,
         link: LinkIndex,
         mac: Mac,
-        queue: VecDeque<Waiting>,
+        queue: VecDeque<QueuedPacket>,
     ) {
-        for Waiting { packet, ours } in queue {
+        for QueuedPacket { packet, ours } in queue {
             let v6 = packet.head().first().is_some_and(|b| b >> 4 == 6);
             let header = self.link_header(link, mac, v6);
             let share = if ours { OWN } else { FORWARDED };
@@ -255,7 +269,7 @@ impl Net {
         packet: PacketBuf,
         link: LinkIndex,
         header: Option<&[u8; ethernet::LEN]>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SendFailure> {
         self.emit_within(mem, packet, link, header, OWN)
     }
 
@@ -266,8 +280,8 @@ impl Net {
         mut packet: PacketBuf,
         link: LinkIndex,
         header: Option<&[u8; ethernet::LEN]>,
-        share: Share,
-    ) -> Result<(), Refused> {
+        share: QueueShare,
+    ) -> Result<(), SendFailure> {
         if self.links.at(link).out.len() >= share.0 {
             return Err((Error::NoBuffers, share.1));
         }
@@ -283,12 +297,12 @@ impl Net {
         packet: &mut PacketBuf,
         link: LinkIndex,
         header: Option<&[u8; ethernet::LEN]>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SendFailure> {
         let interface = self.links.at(link);
         if interface.out.len() >= OUT_QUEUE_FRAMES {
             return Err((Error::NoBuffers, DropReason::OutQueueFull));
         }
-        let (max_frags, sums) = (interface.link.max_frags, interface.link.tx_checksum);
+        let (max_frags, sums) = (interface.device.max_frags, interface.device.tx_checksum);
         if let Some(header) = header {
             push(packet, header)?;
         }
@@ -309,12 +323,12 @@ impl Net {
         mem: &mut Mem,
         packet: PacketBuf,
         link: LinkIndex,
-        (most, full): Share,
-    ) -> Result<(), Refused> {
+        (most, full): QueueShare,
+    ) -> Result<(), SendFailure> {
         self.counters.tx_bytes += packet.len() as u64;
         // As an IP packet.
         let len = packet.len().saturating_sub(ethernet::LEN);
-        let Interface { link: device, out, .. } = self.links.at_mut(link);
+        let Interface { device, out, .. } = self.links.at_mut(link);
         let (cuts, longest) = match packet.gso.map(|gso| gso.kind) {
             None => (true, usize::MAX),
             Some(GsoKind::TcpV4) => (device.tso_v4 && device.tx_checksum, device.max_super_v4),
@@ -348,7 +362,7 @@ impl Net {
         mut packet: PacketBuf,
         to: &Envelope,
         link: LinkIndex,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SendFailure> {
         let total = ip_header_len(to.dst) + packet.len();
         if total > longest_packet(to.dst) {
             return Err(TOO_LONG);
@@ -369,7 +383,7 @@ impl Net {
 
     /// The MTU of the path that begins with a link, and until when it holds.
     pub(super) fn path_mtu(&self, now: Instant, link: LinkIndex, dst: IpAddr) -> (usize, Instant) {
-        let most = self.links.at(link).link.mtu;
+        let most = self.links.at(link).device.mtu;
         match self.paths.get(now, dst) {
             Some((mtu, until)) => (mtu.min(most), until),
             None => (most, Instant::FAR),
@@ -379,7 +393,12 @@ impl Net {
 
 impl Net {
     #[inline(always)]
-    fn try_send(&mut self, mem: &mut Mem, now: Instant, mut out: Outgoing) -> Result<(), Refused> {
+    fn try_send(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        mut out: Outgoing,
+    ) -> Result<(), SendFailure> {
         let Outgoing { src, dst, protocol, ecn, dont_fragment, too_long, by, .. } = out;
         let checksum_offset = out.checksum_offset;
         let hop_limit = out.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
@@ -396,7 +415,7 @@ impl Net {
             return self.send_slowly(mem, now, envelope, out.packet);
         };
         let (header, mtu, link) = (hop.link, hop.mtu, hop.out);
-        if !fits(&self.links.at(link).link, &out.packet, &envelope, mtu)? {
+        if !fits(&self.links.at(link).device, &out.packet, &envelope, mtu)? {
             return self.send_slowly(mem, now, envelope, out.packet);
         }
         self.wrap(&mut out.packet, &envelope)?;
@@ -411,7 +430,7 @@ impl Net {
         mut packet: PacketBuf,
         to: &Envelope,
         mtu: usize,
-    ) -> Result<Vec<PacketBuf>, Refused> {
+    ) -> Result<Vec<PacketBuf>, SendFailure> {
         if let TxChecksum::Partial { .. } = packet.tx_checksum {
             complete(&mut packet, mem, &mut self.counters.tx_checksums_completed)?;
         }
@@ -436,7 +455,7 @@ impl Net {
         piece: &mut PacketBuf,
         to: &Envelope,
         (offset, more, id): (u16, bool, u32),
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SendFailure> {
         match (to.src, to.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 self.counters.tx_ipv4 += 1;
@@ -465,7 +484,7 @@ impl Net {
         mem: &mut Mem,
         packet: &mut PacketBuf,
         max: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SendFailure> {
         let no_pages = (Error::NoBuffers, DropReason::NoPages);
         if self.looped_copy && packet.frags().iter().any(|frag| frag.completion().is_some()) {
             copy_privately(mem, packet)?;
@@ -501,24 +520,24 @@ impl Net {
 /// Whether this link takes the packet in one piece; an error if it is not sent at all.
 #[inline(always)]
 pub(super) fn fits(
-    link: &Link,
+    device: &DeviceLimits,
     packet: &PacketBuf,
     to: &Envelope,
     mtu: usize,
-) -> Result<bool, Refused> {
+) -> Result<bool, SendFailure> {
     let ip_len = ip_header_len(to.dst);
     let total = ip_len + packet.len();
     let on_wire = match packet.gso {
-        Some(_) if total > link.max_super(to.dst) => return Err(TOO_LONG),
+        Some(_) if total > device.max_super(to.dst) => return Err(TOO_LONG),
         Some(gso) => ip_len + usize::from(gso.header_len) + usize::from(gso.size),
         None if total > longest_packet(to.dst) => return Err(TOO_LONG),
         None => total,
     };
     let (limit, is_cut) = match to.too_long {
-        TooLong::RefusedByLink => (link.mtu, false),
+        TooLong::RefusedByLink => (device.mtu, false),
         TooLong::CutToPath => (mtu, true),
         TooLong::RefusedByPath => (mtu, false),
-        TooLong::CutToLink => (link.mtu, true),
+        TooLong::CutToLink => (device.mtu, true),
     };
     if on_wire <= limit {
         return Ok(true);
@@ -527,7 +546,7 @@ pub(super) fn fits(
 }
 
 /// Cuts a packet by reference into pieces of up to `each` bytes; the first keeps the head.
-pub(super) fn slice(mut packet: PacketBuf, each: usize) -> Result<Vec<PacketBuf>, Refused> {
+pub(super) fn slice(mut packet: PacketBuf, each: usize) -> Result<Vec<PacketBuf>, SendFailure> {
     let total = packet.len();
     if each <= packet.head().len() {
         return Err(TOO_LONG);
@@ -554,7 +573,7 @@ pub(super) fn slice(mut packet: PacketBuf, each: usize) -> Result<Vec<PacketBuf>
 
 /// Joins each of the last `frames` frames into one piece, for a device that takes nothing else.
 #[cold]
-fn join(mem: &mut Mem, out: &mut VecDeque<PacketBuf>, frames: usize) -> Result<(), Refused> {
+fn join(mem: &mut Mem, out: &mut VecDeque<PacketBuf>, frames: usize) -> Result<(), SendFailure> {
     let from = out.len().saturating_sub(frames);
     let Mem { pool, writer, ledger, .. } = mem;
     let joined = |frame: &mut PacketBuf| offload::linearize(frame, 0, pool, writer, ledger);
@@ -574,7 +593,7 @@ impl Net {
         packet: &mut PacketBuf,
         to: &Envelope,
         offset: u16,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SendFailure> {
         let at = (0, offset);
         leave_checksum(packet, (to.src, to.dst), to.protocol, at, mem, &mut self.counters)
     }
@@ -592,7 +611,7 @@ pub(super) fn leave_checksum(
     (start, offset): (u16, u16),
     mem: &mut Mem,
     counters: &mut Counters,
-) -> Result<(), Refused> {
+) -> Result<(), SendFailure> {
     let sum = match protocol {
         // RFC 792: the checksum of ICMP for IPv4 has no pseudo-header.
         protocol::ICMP => 0,
@@ -610,7 +629,7 @@ pub(super) fn leave_checksum(
 
 /// Puts a header in front, and shifts offsets that count from the start of the frame.
 #[inline(always)]
-fn push<const N: usize>(packet: &mut PacketBuf, header: &[u8; N]) -> Result<(), Refused> {
+fn push<const N: usize>(packet: &mut PacketBuf, header: &[u8; N]) -> Result<(), SendFailure> {
     packet.push(N).ok_or(NO_HEADROOM)?.copy_from_slice(header);
     let n = N as u16;
     if let Some(gso) = &mut packet.gso {
@@ -623,7 +642,7 @@ fn push<const N: usize>(packet: &mut PacketBuf, header: &[u8; N]) -> Result<(), 
 }
 
 /// Replaces the payload by private copies, and marks the completions of the originals as copied.
-fn copy_privately(mem: &mut Mem, packet: &mut PacketBuf) -> Result<(), Refused> {
+fn copy_privately(mem: &mut Mem, packet: &mut PacketBuf) -> Result<(), SendFailure> {
     let Mem { pool, writer, ledger, .. } = mem;
     for frag in packet.take_frags() {
         let (parts, copied) = writer.write_frag(pool, &frag, ledger, CopyReason::LoopPrivate);
@@ -645,7 +664,7 @@ pub(super) fn complete(
     frame: &mut PacketBuf,
     mem: &mut Mem,
     count: &mut u64,
-) -> Result<(), Refused> {
+) -> Result<(), SendFailure> {
     if let TxChecksum::Partial { .. } = frame.tx_checksum {
         let refused = (Error::InvalidInput, DropReason::OutOffload);
         offload::complete_checksum(frame, &mut mem.ledger).map_err(|_| refused)?;

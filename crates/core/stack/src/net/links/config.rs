@@ -9,14 +9,14 @@ use crate::cidr::Cidr;
 /// A link of a stack: a device with addresses of its own. An id is never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId {
-    pub(super) index: LinkIndex,
+    pub(in crate::net) index: LinkIndex,
     /// How many links had this place before.
-    pub(super) turn: u32,
+    pub(in crate::net) generation: u32,
 }
 
 impl LinkId {
     /// The link that a stack is made with.
-    pub const FIRST: Self = Self { index: 0, turn: 0 };
+    pub const FIRST: Self = Self { index: 0, generation: 0 };
 
     /// Its place among the links of the stack, from 0.
     pub const fn index(self) -> usize {

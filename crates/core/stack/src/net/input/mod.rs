@@ -15,20 +15,25 @@
 //! Every branch that ends here names its reason. Headers taken off stay in memory in front of the
 //! head: an ICMP error gets them back with `push`.
 
+mod extensions;
+pub(super) mod reassembly;
+pub(super) mod received;
+mod transport;
+
 use std::net::IpAddr;
 
 use pagewire_mem::link::Medium;
 use pagewire_mem::{Instant, PacketBuf};
 use smallvec::SmallVec;
 
-use super::head::trim;
-use super::link::LinkIndex;
-use super::received::{Origin, Outcome, Received};
-use super::route::{Delivery, is_link_local};
-use super::wire::{ethernet, ipv4, ipv6, protocol};
-use super::{Mem, Net};
 use crate::counters::DropReason;
 use crate::limits::MAX_IP_PACKET;
+use crate::net::head::trim;
+use crate::net::input::received::{InputResult, Origin, Received};
+use crate::net::links::config::LinkIndex;
+use crate::net::routes::{Delivery, is_link_local};
+use crate::net::wire::{ethernet, ipv4, ipv6, protocol};
+use crate::net::{Mem, Net};
 
 impl Net {
     /// Byte path, steps R2 and R3: handles a frame, and answers ARP, neighbour discovery and echo.
@@ -39,12 +44,12 @@ impl Net {
         now: Instant,
         link: LinkIndex,
         frame: &mut PacketBuf,
-    ) -> Outcome {
+    ) -> InputResult {
         self.now = now;
         self.counters.rx_frames += 1;
         self.counters.rx_bytes += frame.len() as u64;
         let origin = Origin::frame(link);
-        match self.links.at(link).link.medium {
+        match self.links.at(link).device.medium {
             Medium::Ethernet => self.handle_ethernet(mem, now, frame, origin),
             Medium::Ip => self.handle_ip(mem, now, frame, origin),
         }
@@ -59,16 +64,16 @@ impl Net {
         now: Instant,
         packet: &mut PacketBuf,
         origin: Origin,
-    ) -> Outcome {
+    ) -> InputResult {
         if !packet.linearize(1) {
             return Err(DropReason::IpVersion);
         }
         let interface = self.links.at(origin.link);
         match packet.head().first().map(|b| b >> 4) {
-            Some(4) if interface.speaks_v4 || origin.loopback => {
+            Some(4) if interface.has_v4 || origin.loopback => {
                 self.handle_ipv4(mem, now, packet, origin)
             }
-            Some(6) if interface.speaks_v6 || origin.loopback => {
+            Some(6) if interface.has_v6 || origin.loopback => {
                 self.handle_ipv6(mem, now, packet, origin)
             }
             _ => Err(DropReason::IpVersion),
@@ -81,25 +86,25 @@ impl Net {
         now: Instant,
         frame: &mut PacketBuf,
         mut origin: Origin,
-    ) -> Outcome {
+    ) -> InputResult {
         if !frame.linearize(ethernet::LEN) {
             return Err(DropReason::EthernetTruncated);
         }
         let header = ethernet::Header::parse(frame.head())?;
         let interface = self.links.at(origin.link);
         origin.group = header.dst.is_group();
-        if header.dst != interface.link.mac
+        if header.dst != interface.device.mac
             && !(origin.group
-                && (self.routes.hears(origin.link, header.dst)
-                    || interface.groups.hears(header.dst)))
+                && (self.routes.accepts_mac(origin.link, header.dst)
+                    || interface.groups.accepts_mac(header.dst)))
         {
             return Err(DropReason::EthernetNotForUs);
         }
         frame.pull(ethernet::LEN);
         match header.ethertype {
-            ethernet::IPV4 if interface.speaks_v4 => self.handle_ipv4(mem, now, frame, origin),
-            ethernet::IPV6 if interface.speaks_v6 => self.handle_ipv6(mem, now, frame, origin),
-            ethernet::ARP if interface.speaks_v4 => {
+            ethernet::IPV4 if interface.has_v4 => self.handle_ipv4(mem, now, frame, origin),
+            ethernet::IPV6 if interface.has_v6 => self.handle_ipv6(mem, now, frame, origin),
+            ethernet::ARP if interface.has_v4 => {
                 self.counters.rx_arp += 1;
                 self.handle_arp(mem, now, origin.link, frame).map(|()| None)
             }
@@ -113,7 +118,7 @@ impl Net {
         now: Instant,
         packet: &mut PacketBuf,
         origin: Origin,
-    ) -> Outcome {
+    ) -> InputResult {
         self.counters.rx_ipv4 += 1;
         if !packet.linearize(ipv4::LEN) {
             return Err(DropReason::Ipv4Truncated);
@@ -155,7 +160,7 @@ impl Net {
         now: Instant,
         packet: &mut PacketBuf,
         origin: Origin,
-    ) -> Outcome {
+    ) -> InputResult {
         self.counters.rx_ipv6 += 1;
         if !packet.linearize(ipv6::LEN) {
             return Err(DropReason::Ipv6Truncated);

@@ -4,19 +4,19 @@ use std::net::IpAddr;
 
 use pagewire_mem::{Instant, PacketBuf};
 
-use super::head::take;
-use super::link::LinkIndex;
-use super::neighbor::Lookup;
-use super::output::{Envelope, OWN, Refused, TOO_LONG, fits};
-use super::route::Hop;
-use super::wire::{ethernet, protocol};
-use super::{Mem, Net, TooLong};
 use crate::error::Error;
 use crate::limits::DEFAULT_HOP_LIMIT;
+use crate::net::head::take;
+use crate::net::links::config::LinkIndex;
+use crate::net::neighbors::NeighborLookup;
+use crate::net::output::{Envelope, OWN, SendFailure, TOO_LONG, fits};
+use crate::net::routes::Hop;
+use crate::net::wire::{ethernet, protocol};
+use crate::net::{Mem, Net, TooLong};
 
 impl Net {
     /// Sends a stateless answer to a TCP segment in its packet, whose head is the answer's header.
-    /// Only the way to the last gateway is cached: made-up addresses would evict connections.
+    /// Only the next to the last gateway is cached: made-up addresses would evict connections.
     pub(crate) fn send_back(
         &mut self,
         mem: &mut Mem,
@@ -55,9 +55,9 @@ impl Net {
         to: &Envelope,
         checksum_offset: u16,
         packet: &mut PacketBuf,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SendFailure> {
         self.prepare_checksum(mem, packet, to, checksum_offset)?;
-        let (out, hop) = self.way(now, to)?;
+        let (out, hop) = self.next_hop(now, to)?;
         let header = match hop {
             Hop::Direct => None,
             Hop::Neighbor(next) => match self.header_to(now, out, next) {
@@ -67,7 +67,7 @@ impl Net {
             },
             Hop::Local | Hop::Group(_) => return self.send_slowly(mem, now, *to, take(packet)),
         };
-        let link = &self.links.at(out).link;
+        let link = &self.links.at(out).device;
         if !fits(link, packet, to, link.mtu)? {
             return Err(TOO_LONG);
         }
@@ -84,24 +84,24 @@ impl Net {
         next: IpAddr,
     ) -> Option<[u8; ethernet::LEN]> {
         let generation = self.links.at(out).neighbors.generation();
-        if let Some(last) = self.last_next
+        if let Some(last) = self.last_neighbor
             && (last.next, last.out, last.generation) == (next, out, generation)
             && now < last.until
         {
             return Some(last.link);
         }
         let neighbors = &mut self.links.at_mut(out).neighbors;
-        let Lookup::Known { mac, until } = neighbors.lookup(now, next) else { return None };
+        let NeighborLookup::Known { mac, until } = neighbors.lookup(now, next) else { return None };
         let generation = neighbors.generation();
         let link = self.link_header(out, mac, next.is_ipv6());
-        self.last_next = Some(LastNext { next, out, generation, until, link });
+        self.last_neighbor = Some(LastNeighbor { next, out, generation, until, link });
         Some(link)
     }
 }
 
-/// The way to the neighbour that the last answer went to.
+/// The next to the neighbour that the last answer went to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LastNext {
+pub(in crate::net) struct LastNeighbor {
     next: IpAddr,
     out: LinkIndex,
     /// Of the link's neighbours.

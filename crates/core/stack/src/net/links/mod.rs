@@ -2,24 +2,26 @@
 //!
 //! The first link has a place of its own. A new link takes the place of a removed one.
 
+pub(super) mod config;
+
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use pagewire_mem::link::{Capabilities, Medium};
 use pagewire_mem::{Instant, PacketBuf};
 
-use super::link::{LinkId, LinkIndex};
-use super::multicast::link_groups::LinkGroups;
-use super::neighbor::{Keyed, Neighbors};
-use super::wire::ethernet::Mac;
 use crate::error::StackError;
 use crate::limits::{ANNOUNCEMENTS, MAX_IP_PACKET, MAX_LINKS, MAX_SUPER_PACKET};
-use crate::random::Random;
+use crate::net::links::config::{LinkId, LinkIndex};
+use crate::net::multicast::link_groups::LinkGroups;
+use crate::net::neighbors::Neighbors;
+use crate::net::wire::ethernet::Mac;
+use crate::random::{KeyedHash, Random};
 use crate::rate_limit::IcmpLimit;
 
 /// The properties of a device that this layer uses.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Link {
+pub(super) struct DeviceLimits {
     pub(super) medium: Medium,
     pub(super) mac: Mac,
     /// Longest IP packet on the wire.
@@ -34,7 +36,7 @@ pub(super) struct Link {
     pub(super) max_frags: usize,
 }
 
-impl Link {
+impl DeviceLimits {
     fn new(caps: &Capabilities) -> Self {
         let max_super = |tso| match caps.medium {
             _ if tso => caps.max_super_frame.clamp(caps.mtu, MAX_SUPER_PACKET.max(caps.mtu)),
@@ -61,11 +63,11 @@ impl Link {
 }
 
 pub(super) struct Interface {
-    pub(super) link: Link,
+    pub(super) device: DeviceLimits,
     pub(super) neighbors: Neighbors,
     pub(super) groups: LinkGroups,
-    pub(super) speaks_v4: bool,
-    pub(super) speaks_v6: bool,
+    pub(super) has_v4: bool,
+    pub(super) has_v6: bool,
     /// See [`LinkConfig::transparent`](super::LinkConfig).
     pub(super) transparent: bool,
     pub(super) out: VecDeque<PacketBuf>,
@@ -76,7 +78,7 @@ pub(super) struct Interface {
     pub(super) announce_at: Instant,
     /// Before this moment no address is defended.
     pub(super) defend_after: Instant,
-    turn: u32,
+    generation: u32,
     pub(super) name: Option<Box<str>>,
     /// Not removed.
     pub(super) up: bool,
@@ -88,26 +90,26 @@ impl Interface {
     pub(super) fn new(
         now: Instant,
         caps: &Capabilities,
-        hash: Keyed,
+        hash: KeyedHash,
         announce: bool,
-        (place, turn): (LinkIndex, u32),
+        (place, generation): (LinkIndex, u32),
     ) -> Self {
-        let random = hash.key(&[b"icmp limit", &place.to_ne_bytes(), &turn.to_ne_bytes()]);
+        let random = hash.key(&[b"icmp limit", &place.to_ne_bytes(), &generation.to_ne_bytes()]);
         let icmp_limit = IcmpLimit::new(now, hash.clone(), Random::new(random));
         let announce = announce && caps.medium == Medium::Ethernet;
         Self {
-            link: Link::new(caps),
-            groups: LinkGroups::new(&hash, place, turn),
+            device: DeviceLimits::new(caps),
+            groups: LinkGroups::new(&hash, place, generation),
             neighbors: Neighbors::new(hash),
-            speaks_v4: false,
-            speaks_v6: false,
+            has_v4: false,
+            has_v6: false,
             transparent: false,
             out: VecDeque::new(),
             icmp_limit,
             announcements: if announce { ANNOUNCEMENTS } else { 0 },
             announce_at: now,
             defend_after: now,
-            turn,
+            generation,
             name: None,
             up: true,
             lost: false,
@@ -115,14 +117,14 @@ impl Interface {
     }
 
     /// Closes a removed link; returns how many packets are lost.
-    pub(super) fn close(&mut self, hash: Keyed) -> usize {
+    pub(super) fn close(&mut self, hash: KeyedHash) -> usize {
         let lost = self.lose(hash);
         (self.up, self.lost) = (false, false);
         lost
     }
 
     /// The device is gone for good, addresses and routes stay; returns how many packets are lost.
-    pub(super) fn lose(&mut self, hash: Keyed) -> usize {
+    pub(super) fn lose(&mut self, hash: KeyedHash) -> usize {
         let lost = self.out.len() + self.neighbors.queued();
         self.out = VecDeque::new();
         self.groups.quit();
@@ -189,18 +191,18 @@ impl Links {
     pub(super) fn find(&self, id: LinkId) -> Option<LinkIndex> {
         let known = id.index() <= self.others.len();
         let interface = self.at(id.index);
-        (known && interface.up && interface.turn == id.turn).then_some(id.index)
+        (known && interface.up && interface.generation == id.generation).then_some(id.index)
     }
 
     pub(super) fn id_at(&self, index: LinkIndex) -> LinkId {
-        LinkId { index, turn: self.at(index).turn }
+        LinkId { index, generation: self.at(index).generation }
     }
 
     /// A place for another link, and how many had it before.
     pub(super) fn vacancy(&self) -> Result<(LinkIndex, u32), StackError> {
         let free = self.indices().find(|&index| !self.at(index).up);
         if let Some(index) = free {
-            return Ok((index, self.at(index).turn.wrapping_add(1)));
+            return Ok((index, self.at(index).generation.wrapping_add(1)));
         }
         let given = self.others.len() + 2;
         if given > MAX_LINKS {
@@ -211,7 +213,7 @@ impl Links {
 
     /// Puts a link in the place that [`vacancy`](Self::vacancy) gave.
     pub(super) fn insert(&mut self, index: LinkIndex, interface: Interface) -> LinkId {
-        let id = LinkId { index, turn: interface.turn };
+        let id = LinkId { index, generation: interface.generation };
         if usize::from(index) > self.others.len() {
             self.others.push(interface);
         } else {

@@ -14,26 +14,26 @@ use hashbrown::HashMap;
 use pagewire_mem::{CopyReason, FragVec, Instant, MAX_FRAGS, PacketBuf};
 use smallvec::SmallVec;
 
-use super::Mem;
-use super::neighbor::Keyed;
-use super::received::Received;
-use super::wire::protocol;
 use crate::counters::{Counters, DropReason};
 use crate::limits::{
     MAX_IP_PACKET, REASSEMBLY_BYTES, REASSEMBLY_DATAGRAMS, REASSEMBLY_FRAGMENTS,
     REASSEMBLY_TIME_V4, REASSEMBLY_TIME_V6,
 };
+use crate::net::Mem;
+use crate::net::input::received::Received;
+use crate::net::wire::protocol;
+use crate::random::KeyedHash;
 
 /// Identifies a datagram by its fragments (RFC 791 section 3.2; RFC 8200 section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct DatagramKey {
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
     pub(crate) id: u32,
     pub(crate) protocol: u8,
 }
 
-pub(crate) struct Fragment {
+pub(crate) struct ReceivedFragment {
     /// Bytes from the beginning of the datagram's payload.
     pub(crate) offset: usize,
     /// Whether more follow.
@@ -46,7 +46,7 @@ pub(crate) struct Fragment {
 }
 
 #[derive(Debug)]
-pub(crate) struct Whole {
+pub(crate) struct Reassembled {
     pub(crate) protocol: u8,
     pub(crate) ecn: u8,
     pub(crate) hop_limit: u8,
@@ -57,7 +57,7 @@ pub(crate) struct Whole {
 
 /// The first fragment of a datagram that timed out: the sender is told (RFC 1122 section 3.3.2).
 #[derive(Debug)]
-pub(crate) struct Expired {
+pub(crate) struct ExpiredDatagram {
     pub(crate) received: Received,
     pub(crate) headers: SmallVec<[u8; 64]>,
     pub(crate) payload: FragVec,
@@ -65,7 +65,7 @@ pub(crate) struct Expired {
 
 /// Datagrams that wait for missing fragments.
 pub(crate) struct Reassembly {
-    table: HashMap<Key, Datagram, Keyed>,
+    table: HashMap<DatagramKey, Datagram, KeyedHash>,
     pinned: usize,
     /// No deadline lies before this moment.
     next: Instant,
@@ -96,7 +96,7 @@ struct Piece {
 }
 
 impl Reassembly {
-    pub(crate) fn new(hash: Keyed) -> Self {
+    pub(crate) fn new(hash: KeyedHash) -> Self {
         Self { table: HashMap::with_hasher(hash), pinned: 0, next: Instant::FAR }
     }
 
@@ -121,10 +121,10 @@ impl Reassembly {
         &mut self,
         mem: &mut Mem,
         now: Instant,
-        key: Key,
-        fragment: Fragment,
+        key: DatagramKey,
+        fragment: ReceivedFragment,
         counters: &mut Counters,
-    ) -> Result<Option<Whole>, DropReason> {
+    ) -> Result<Option<Reassembled>, DropReason> {
         let len = check(&fragment, key.dst.is_ipv6())?;
         let pinned: usize = fragment.payload.iter().map(|f| f.pinned()).sum();
         self.make_room(&key, pinned, counters);
@@ -165,7 +165,7 @@ impl Reassembly {
         &mut self,
         now: Instant,
         counters: &mut Counters,
-        expired: &mut Vec<Expired>,
+        expired: &mut Vec<ExpiredDatagram>,
     ) {
         if now < self.next {
             return;
@@ -183,7 +183,7 @@ impl Reassembly {
             if datagram.pieces.first().is_some_and(|piece| piece.offset == 0) {
                 let payload = core::mem::take(&mut datagram.pieces).swap_remove(0).payload;
                 let headers = core::mem::take(&mut datagram.headers);
-                expired.push(Expired { received: datagram.received, headers, payload });
+                expired.push(ExpiredDatagram { received: datagram.received, headers, payload });
             }
             false
         });
@@ -192,7 +192,7 @@ impl Reassembly {
     }
 
     /// Evicts the oldest datagrams until a fragment of `pinned` bytes fits.
-    fn make_room(&mut self, key: &Key, pinned: usize, counters: &mut Counters) {
+    fn make_room(&mut self, key: &DatagramKey, pinned: usize, counters: &mut Counters) {
         let fresh = !self.table.contains_key(key);
         loop {
             let crowded = fresh && self.table.len() >= REASSEMBLY_DATAGRAMS;
@@ -211,7 +211,7 @@ impl Reassembly {
 }
 
 /// The length of a fragment; an error if the fragment alone is found faulty.
-fn check(fragment: &Fragment, v6: bool) -> Result<usize, DropReason> {
+fn check(fragment: &ReceivedFragment, v6: bool) -> Result<usize, DropReason> {
     let len: usize = fragment.payload.iter().map(|f| f.len()).sum();
     // RFC 791 section 3.2 and RFC 8200 section 4.5: all but the last are multiples of 8 long.
     if len == 0 || (fragment.more && !len.is_multiple_of(8)) {
@@ -237,11 +237,16 @@ fn check(fragment: &Fragment, v6: bool) -> Result<usize, DropReason> {
 }
 
 impl Datagram {
-    fn insert(&mut self, fragment: Fragment, len: usize, pinned: usize) -> Result<(), DropReason> {
+    fn insert(
+        &mut self,
+        fragment: ReceivedFragment,
+        len: usize,
+        pinned: usize,
+    ) -> Result<(), DropReason> {
         if let Some(reason) = self.poisoned {
             return Err(reason);
         }
-        let Fragment { offset, more, received, headers, payload } = fragment;
+        let ReceivedFragment { offset, more, received, headers, payload } = fragment;
         let end = offset + len;
         let at = self.pieces.partition_point(|piece| piece.offset < offset);
         let next = self.pieces.get(at);
@@ -291,7 +296,7 @@ impl Datagram {
         self.total == Some(self.length)
     }
 
-    fn into_whole(self, mem: &mut Mem) -> Result<Whole, DropReason> {
+    fn into_whole(self, mem: &mut Mem) -> Result<Reassembled, DropReason> {
         let mut packet = PacketBuf::for_rx();
         let pieces = self.pieces.len();
         // The last few of many pieces are joined in pages, so that all fit one packet.
@@ -312,7 +317,7 @@ impl Datagram {
                 packet.push_frag(part).map_err(|_| DropReason::TooManyFragments)?;
             }
         }
-        Ok(Whole {
+        Ok(Reassembled {
             protocol: self.received.protocol,
             ecn: ecn_of(self.ecn_seen)?,
             hop_limit: self.received.hop_limit,

@@ -4,9 +4,9 @@ use pagewire_mem::PacketBuf;
 use pagewire_mem::link::Medium;
 use pagewire_tcp::{Flags, TcpHeader};
 
-use super::link::LinkIndex;
-use super::wire::{ethernet, icmp, ipv4, ipv6, protocol};
-use super::{Net, Quoted};
+use crate::net::links::config::LinkIndex;
+use crate::net::wire::{ethernet, icmp, ipv4, ipv6, protocol};
+use crate::net::{Net, QuotedPacket};
 
 impl Net {
     /// The TCP segment in a frame made for this link, as an ICMP error quotes it, and its length.
@@ -14,8 +14,8 @@ impl Net {
         &self,
         link: LinkIndex,
         frame: &PacketBuf,
-    ) -> Option<(Quoted, u32)> {
-        let skip = match self.links.at(link).link.medium {
+    ) -> Option<(QuotedPacket, u32)> {
+        let skip = match self.links.at(link).device.medium {
             Medium::Ethernet => ethernet::LEN,
             Medium::Ip => 0,
         };

@@ -7,31 +7,31 @@ use std::net::IpAddr;
 use pagewire_mem::{CopyReason, Instant, PacketBuf};
 use smallvec::SmallVec;
 
-use super::head::{append, spill_head, take};
-use super::icmp_error::IcmpError;
-use super::reassembly::{Fragment, Key};
-use super::received::{Outcome, Received};
-use super::route::Delivery;
-use super::wire::ipv6::OptionsVerdict;
-use super::wire::{ipv4, ipv6, protocol};
-use super::{Mem, Net};
 use crate::counters::DropReason;
 use crate::limits::{EXTENSION_BYTES, EXTENSION_HEADERS};
+use crate::net::head::{append, spill_head, take};
+use crate::net::icmp::errors::IcmpError;
+use crate::net::input::reassembly::{DatagramKey, ReceivedFragment};
+use crate::net::input::received::{InputResult, Received};
+use crate::net::routes::Delivery;
+use crate::net::wire::ipv6::OptionsVerdict;
+use crate::net::wire::{ipv4, ipv6, protocol};
+use crate::net::{Mem, Net};
 
 /// Why a packet is dropped, and the error that its sender is sent.
-struct Refusal {
+struct HeaderRefusal {
     reason: DropReason,
     error: Option<IcmpError>,
 }
 
-impl From<DropReason> for Refusal {
+impl From<DropReason> for HeaderRefusal {
     fn from(reason: DropReason) -> Self {
         Self { reason, error: None }
     }
 }
 
 /// Extension headers on the way to the transport's.
-struct Walk<'a> {
+struct HeaderWalk<'a> {
     packet: &'a mut PacketBuf,
     /// Where the next header begins, from the packet's front.
     at: usize,
@@ -42,17 +42,18 @@ struct Walk<'a> {
 
 impl Net {
     /// Walks extension headers (RFC 8200 section 4), the packet's head at the IPv6 header.
-    pub(super) fn walk_extensions(
+    pub(in crate::net) fn walk_extensions(
         &mut self,
         mem: &mut Mem,
         now: Instant,
         packet: &mut PacketBuf,
         mut received: Received,
         reassembled: bool,
-    ) -> Outcome {
-        let mut walk = Walk { packet, at: usize::from(received.header_len), gone: 0, fragments: 0 };
+    ) -> InputResult {
+        let mut walk =
+            HeaderWalk { packet, at: usize::from(received.header_len), gone: 0, fragments: 0 };
         let found = walk.find_transport(&mut received, reassembled);
-        let Walk { at, gone, fragments, .. } = walk;
+        let HeaderWalk { at, gone, fragments, .. } = walk;
         self.counters.rx_fragments += fragments;
         match found {
             Ok(None) => {
@@ -66,7 +67,7 @@ impl Net {
                 packet.pull(at);
                 self.handle_fragment(mem, now, packet, received, part, headers)
             }
-            Err(Refusal { reason, error }) => {
+            Err(HeaderRefusal { reason, error }) => {
                 if let (Some(error), 0) = (error, gone) {
                     self.send_icmp_error(mem, now, &received, take(packet), error);
                 }
@@ -76,13 +77,13 @@ impl Net {
     }
 }
 
-impl Walk<'_> {
+impl HeaderWalk<'_> {
     /// Walks up to the transport header, or behind the header of a fragment, which is returned.
     fn find_transport(
         &mut self,
         received: &mut Received,
         reassembled: bool,
-    ) -> Result<Option<ipv6::Fragment>, Refusal> {
+    ) -> Result<Option<ipv6::Fragment>, HeaderRefusal> {
         let begin = self.at;
         for count in 0.. {
             match received.protocol {
@@ -92,7 +93,7 @@ impl Walk<'_> {
                 protocol::HOP_BY_HOP => {
                     let error = IcmpError::unknown_next_header(usize::from(received.next_field));
                     let reason = DropReason::Ipv6HopByHopPosition;
-                    return Err(Refusal { reason, error: Some(error) });
+                    return Err(HeaderRefusal { reason, error: Some(error) });
                 }
                 protocol::DESTINATION_OPTIONS | protocol::ROUTING | protocol::FRAGMENT => {}
                 protocol::NO_NEXT_HEADER => return Err(DropReason::Ipv6NoNextHeader.into()),
@@ -155,7 +156,7 @@ impl Walk<'_> {
 
     /// RFC 8200 section 4.5: a length that is no multiple of 8 and an end beyond 65,535 bytes are
     /// answered with a parameter problem, code 0. `field`: the offset of the fragment header.
-    fn check_fragment(&self, part: ipv6::Fragment, field: usize) -> Result<(), Refusal> {
+    fn check_fragment(&self, part: ipv6::Fragment, field: usize) -> Result<(), HeaderRefusal> {
         let len = self.packet.len() - self.at;
         let (reason, pointer) = if part.more && !len.is_multiple_of(8) {
             (DropReason::FragmentLength, 4)
@@ -164,11 +165,11 @@ impl Walk<'_> {
         } else {
             return Ok(());
         };
-        Err(Refusal { reason, error: Some(IcmpError::faulty_header(pointer)) })
+        Err(HeaderRefusal { reason, error: Some(IcmpError::faulty_header(pointer)) })
     }
 
     /// Checks the routing header or the options that come next.
-    fn check_extension(&self, protocol: u8, len: usize) -> Result<(), Refusal> {
+    fn check_extension(&self, protocol: u8, len: usize) -> Result<(), HeaderRefusal> {
         let bytes = self.rest().get(..len).unwrap_or_default();
         let (reason, error) = if protocol == protocol::ROUTING {
             // RFC 8200 section 4.4: without segments left it is ignored, with them an
@@ -188,13 +189,13 @@ impl Walk<'_> {
                 }
             }
         };
-        Err(Refusal { reason, error: Some(error) })
+        Err(HeaderRefusal { reason, error: Some(error) })
     }
 }
 
 impl Net {
     /// Handles a fragment, its head at the payload. `headers`: what was in front, for an ICMP error.
-    pub(super) fn handle_fragment(
+    pub(in crate::net) fn handle_fragment(
         &mut self,
         mem: &mut Mem,
         now: Instant,
@@ -202,7 +203,7 @@ impl Net {
         received: Received,
         part: ipv6::Fragment,
         headers: SmallVec<[u8; 64]>,
-    ) -> Outcome {
+    ) -> InputResult {
         // No fragment of a broadcast is kept: no long datagram is expected by broadcast.
         if received.delivery == Delivery::Broadcast {
             return Err(DropReason::TransportBroadcast);
@@ -211,9 +212,9 @@ impl Net {
         let ipv6::Fragment { offset, more, id, .. } = part;
         let v4 = received.dst.is_ipv4();
         let protocol = if v4 { received.protocol } else { 0 };
-        let key = Key { src: received.src, dst: received.dst, id, protocol };
+        let key = DatagramKey { src: received.src, dst: received.dst, id, protocol };
         let (offset, payload) = (usize::from(offset), packet.take_frags());
-        let fragment = Fragment { offset, more, received, headers, payload };
+        let fragment = ReceivedFragment { offset, more, received, headers, payload };
         let whole = self.reassembly.handle_fragment(mem, now, key, fragment, &mut self.counters)?;
         let Some(whole) = whole else { return Ok(None) };
         self.counters.reassembled += 1;

@@ -15,75 +15,42 @@
 //! and each has room of its own, so that a flood of made-up addresses pushes out only its like:
 //!
 //! ```text
-//!   Asked   packets wait for an answer                       at most NEIGHBORS_INCOMPLETE
-//!   Heard   asked for us, no packet was sent there           at most NEIGHBORS_HEARD
+//!   Unresolved   packets wait for an answer                       at most NEIGHBORS_INCOMPLETE
+//!   Passive   asked for us, no packet was sent there           at most NEIGHBORS_PASSIVE
 //!   Used    packets go there: hops may be cached             what is left of NEIGHBORS
 //! ```
 //!
 //! Each kind has a queue: the next entry to evict is found without a search. An entry that packets go
 //! to (`Used`), and that answered within [`NEIGHBOR_REACHABLE`], is never evicted for another.
 
-use core::hash::{BuildHasher, Hasher};
+mod discovery;
+
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
+use crate::random::KeyedHash;
 use hashbrown::HashMap;
 use pagewire_mem::link::headers::{self, Transport};
 use pagewire_mem::{Instant, PacketBuf};
 use pagewire_tcp::Flags;
-use siphasher::sip::SipHasher13;
 
-use super::wire::ethernet::Mac;
 use crate::counters::{Counters, DropReason};
 use crate::limits::{
     NEIGHBOR_DELAY, NEIGHBOR_EVICTION_STEPS, NEIGHBOR_QUEUE_PACKETS, NEIGHBOR_QUEUE_TOTAL,
     NEIGHBOR_REACHABLE, NEIGHBOR_REQUESTS, NEIGHBOR_RETRANSMIT, NEIGHBOR_UNUSED, NEIGHBORS,
-    NEIGHBORS_EVICTED_TOLD, NEIGHBORS_HEARD, NEIGHBORS_INCOMPLETE,
+    NEIGHBORS_EVICTED_REPORTED, NEIGHBORS_INCOMPLETE, NEIGHBORS_PASSIVE,
 };
-
-/// Hashes keys that peers choose, under a key that they do not know.
-#[derive(Clone, Debug)]
-pub(crate) struct Keyed(pub(crate) [u8; 16]);
-
-impl BuildHasher for Keyed {
-    type Hasher = SipHasher13;
-
-    fn build_hasher(&self) -> SipHasher13 {
-        SipHasher13::new_with_key(&self.0)
-    }
-}
-
-impl Keyed {
-    /// A key for another purpose.
-    pub(crate) fn key(&self, parts: &[&[u8]]) -> [u8; 16] {
-        let mut key = [0; 16];
-        for (half, name) in key.chunks_mut(8).zip([b"first", b"other"]) {
-            let mut hasher = self.build_hasher();
-            [name.as_slice()].iter().chain(parts).for_each(|part| hasher.write(part));
-            half.copy_from_slice(&hasher.finish().to_ne_bytes());
-        }
-        key
-    }
-
-    /// 64 bits that a peer cannot foresee.
-    pub(crate) fn digest(&self, parts: &[&[u8]]) -> u64 {
-        let mut hasher = self.build_hasher();
-        for part in parts {
-            hasher.write(part);
-        }
-        hasher.finish()
-    }
-}
+use crate::net::wire::ethernet::Mac;
 
 /// An IP packet that waits for a neighbour's station.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct QueuedPacket {
     pub(crate) packet: PacketBuf,
     /// It is not forwarded: its source may be any address on a transparent link.
     pub(crate) ours: bool,
 }
 
-impl Waiting {
+impl QueuedPacket {
     /// Whether the packet is our attempt to connect.
     fn is_attempt(&self) -> bool {
         let head = self.packet.head();
@@ -97,15 +64,15 @@ impl Waiting {
 }
 
 pub(crate) struct Neighbors {
-    table: HashMap<IpAddr, Neighbor, Keyed>,
+    table: HashMap<IpAddr, Neighbor, KeyedHash>,
     /// Which entry is evicted next, of each kind.
-    lines: [Line; 3],
+    queues: [EvictionQueue; 3],
     /// Places given so far: no two are equal.
-    places: u64,
+    positions: u64,
     /// Packets waiting, in all entries.
     queued: usize,
     /// Packets of evicted entries, until their senders are told.
-    evicted: Vec<VecDeque<Waiting>>,
+    evicted: Vec<VecDeque<QueuedPacket>>,
     /// No deadline lies before this moment.
     next: Instant,
     /// Changes whenever an earlier [`lookup`](Self::lookup) may be wrong: a `Used` station changed.
@@ -114,33 +81,33 @@ pub(crate) struct Neighbors {
 
 /// Entries of one kind in the order in which they are evicted.
 #[derive(Default)]
-struct Line {
-    /// An entry whose place is another now has left this one.
+struct EvictionQueue {
+    /// An entry whose position is another now has left this one.
     queue: VecDeque<(IpAddr, u64)>,
     /// Entries that stand here.
     len: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Asked,
-    Heard,
+enum NeighborKind {
+    Unresolved,
+    Passive,
     Used,
 }
 
 struct Neighbor {
     state: State,
-    kind: Kind,
-    /// Its place in the queue of its kind.
-    place: u64,
-    /// Looked up since it got that place.
+    kind: NeighborKind,
+    /// Its position in the queue of its kind.
+    position: u64,
+    /// Looked up since it got that position.
     touched: bool,
     /// Meaningless while incomplete.
     mac: Mac,
     /// Last looked up by the send path, or learned.
     used: Instant,
     /// Packets that wait while incomplete.
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<QueuedPacket>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +120,7 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lookup {
+pub(crate) enum NeighborLookup {
     /// Send there; ask again after `until`.
     Known { mac: Mac, until: Instant },
     /// [`Neighbors::enqueue`] the packet.
@@ -162,7 +129,7 @@ pub(crate) enum Lookup {
 
 /// What a received packet claims about a neighbour.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Claim {
+pub(crate) struct NeighborClaim {
     /// Its station; `None` in an advertisement without the option.
     pub(crate) mac: Option<Mac>,
     /// It answers a question of ours: proof of two-way reachability.
@@ -175,21 +142,21 @@ pub(crate) struct Claim {
 
 /// What a timeout asks for.
 #[derive(Debug)]
-pub(crate) enum Action {
+pub(crate) enum NeighborAction {
     /// Ask for the address: all stations, or the one that had the address.
     Request { addr: IpAddr, station: Option<Mac> },
     /// No station answered: these packets are lost.
-    Failed { addr: IpAddr, queue: VecDeque<Waiting> },
+    Failed { addr: IpAddr, queue: VecDeque<QueuedPacket> },
     /// The entry was evicted: these packets are lost, and were counted.
-    Evicted { queue: VecDeque<Waiting> },
+    Evicted { queue: VecDeque<QueuedPacket> },
 }
 
 impl Neighbors {
-    pub(crate) fn new(hash: Keyed) -> Self {
+    pub(crate) fn new(hash: KeyedHash) -> Self {
         Self {
             table: HashMap::with_hasher(hash),
-            lines: Default::default(),
-            places: 0,
+            queues: Default::default(),
+            positions: 0,
             queued: 0,
             evicted: Vec::new(),
             next: Instant::FAR,
@@ -222,11 +189,11 @@ impl Neighbors {
     // The send path.
 
     /// The station of `addr`. Use of a stale entry starts the delay before a probe.
-    pub(crate) fn lookup(&mut self, now: Instant, addr: IpAddr) -> Lookup {
-        let Some(entry) = self.table.get_mut(&addr) else { return Lookup::Unknown };
+    pub(crate) fn lookup(&mut self, now: Instant, addr: IpAddr) -> NeighborLookup {
+        let Some(entry) = self.table.get_mut(&addr) else { return NeighborLookup::Unknown };
         (entry.used, entry.touched) = (now, true);
         let until = match entry.state {
-            State::Incomplete { .. } => return Lookup::Unknown,
+            State::Incomplete { .. } => return NeighborLookup::Unknown,
             State::Reachable { until } if now < until => until,
             // RFC 4861 section 7.3.3: "The first time a node sends a packet to a neighbor whose
             // entry is STALE, the sender changes the state to DELAY and sets a timer to expire in
@@ -241,10 +208,10 @@ impl Neighbors {
             State::Probe { .. } => now,
         };
         let (mac, kind) = (entry.mac, entry.kind);
-        if kind == Kind::Heard {
-            self.line_up(addr, Kind::Used);
+        if kind == NeighborKind::Passive {
+            self.change_kind(addr, NeighborKind::Used);
         }
-        Lookup::Known { mac, until }
+        NeighborLookup::Known { mac, until }
     }
 
     /// Keeps a packet until the station of `addr` is known; `true`: ask for it now.
@@ -252,18 +219,18 @@ impl Neighbors {
         &mut self,
         now: Instant,
         addr: IpAddr,
-        packet: Waiting,
+        packet: QueuedPacket,
         counters: &mut Counters,
     ) -> bool {
         let fresh = !self.table.contains_key(&addr);
         if fresh {
-            if !self.make_room(now, counters, Kind::Asked) {
+            if !self.make_room(now, counters, NeighborKind::Unresolved) {
                 counters.drop_one(DropReason::NeighborTableFull);
                 return false;
             }
             let at = now + NEIGHBOR_RETRANSMIT;
             let state = State::Incomplete { requests: 1, at };
-            self.insert(addr, state, Kind::Asked, Mac::ZERO, now);
+            self.insert(addr, state, NeighborKind::Unresolved, Mac::ZERO, now);
             self.next = self.next.min(at);
         }
         let total = self.queued;
@@ -285,11 +252,13 @@ impl Neighbors {
     }
 
     /// Whether a forwarded packet may wait for `addr`: half of the room is for our own packets.
-    pub(crate) fn has_room_for_others(&self, addr: IpAddr) -> bool {
+    pub(crate) fn has_room_for_forwarded(&self, addr: IpAddr) -> bool {
         let room = self.queued < NEIGHBOR_QUEUE_TOTAL / 2;
         match self.table.get(&addr) {
             Some(entry) => room && entry.queue.len() < NEIGHBOR_QUEUE_PACKETS / 2,
-            None => room && self.line(Kind::Asked).len < NEIGHBORS_INCOMPLETE / 2,
+            None => {
+                room && self.eviction_queue(NeighborKind::Unresolved).len < NEIGHBORS_INCOMPLETE / 2
+            }
         }
     }
 
@@ -309,15 +278,15 @@ impl Neighbors {
         &mut self,
         now: Instant,
         addr: IpAddr,
-        claim: Claim,
+        claim: NeighborClaim,
         counters: &mut Counters,
-    ) -> VecDeque<Waiting> {
+    ) -> VecDeque<QueuedPacket> {
         let Some(entry) = self.table.get_mut(&addr) else {
             // Without room it is asked for when a packet is sent there.
             if let (true, Some(mac)) = (claim.create, claim.mac)
-                && self.make_room(now, counters, Kind::Heard)
+                && self.make_room(now, counters, NeighborKind::Passive)
             {
-                self.insert(addr, State::Stale, Kind::Heard, mac, now);
+                self.insert(addr, State::Stale, NeighborKind::Passive, mac, now);
                 self.next = self.next.min(now + NEIGHBOR_UNUSED);
             }
             return VecDeque::new();
@@ -332,14 +301,14 @@ impl Neighbors {
             entry.used = now;
             entry.state = if claim.solicited { reachable } else { State::Stale };
             let queue = core::mem::take(&mut entry.queue);
-            self.line_up(addr, Kind::Used);
+            self.change_kind(addr, NeighborKind::Used);
             self.queued -= queue.len();
             self.next = self.next.min(now + NEIGHBOR_UNUSED);
             counters.neighbors_resolved += 1;
             return queue;
         }
         let changed = claim.mac.is_some_and(|mac| mac != entry.mac);
-        let cached = entry.kind == Kind::Used;
+        let cached = entry.kind == NeighborKind::Used;
         // RFC 4861 section 7.2.5, I: without the override flag, another address does not replace
         // the one we have; a reachable entry becomes stale, and is checked.
         if changed && !claim.overrides {
@@ -385,27 +354,27 @@ impl Neighbors {
         &mut self,
         now: Instant,
         counters: &mut Counters,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<NeighborAction>,
     ) {
         if now < self.next {
             return;
         }
-        actions.extend(self.evicted.drain(..).map(|queue| Action::Evicted { queue }));
+        actions.extend(self.evicted.drain(..).map(|queue| NeighborAction::Evicted { queue }));
         let mut next = Instant::FAR;
-        let Self { table, lines, queued, .. } = self;
+        let Self { table, queues, queued, .. } = self;
         table.retain(|&addr, entry| {
             if entry.handle_timeout(now, addr, actions) {
                 next = next.min(entry.deadline());
                 return true;
             }
-            if let Some(line) = lines.get_mut(entry.kind as usize) {
-                line.len -= 1;
+            if let Some(queue) = queues.get_mut(entry.kind as usize) {
+                queue.len -= 1;
             }
             if let State::Incomplete { .. } = entry.state {
                 *queued -= entry.queue.len();
                 counters.neighbors_failed += 1;
                 let queue = core::mem::take(&mut entry.queue);
-                actions.push(Action::Failed { addr, queue });
+                actions.push(NeighborAction::Failed { addr, queue });
             } else if let State::Probe { .. } = entry.state {
                 counters.neighbors_failed += 1;
             }
@@ -416,90 +385,94 @@ impl Neighbors {
 
     // Room.
 
-    fn line(&self, kind: Kind) -> &Line {
-        let [asked, heard, used] = &self.lines;
+    fn eviction_queue(&self, kind: NeighborKind) -> &EvictionQueue {
+        let [asked, heard, used] = &self.queues;
         match kind {
-            Kind::Asked => asked,
-            Kind::Heard => heard,
-            Kind::Used => used,
+            NeighborKind::Unresolved => asked,
+            NeighborKind::Passive => heard,
+            NeighborKind::Used => used,
         }
     }
 
-    fn insert(&mut self, addr: IpAddr, state: State, kind: Kind, mac: Mac, now: Instant) {
+    fn insert(&mut self, addr: IpAddr, state: State, kind: NeighborKind, mac: Mac, now: Instant) {
         let queue = VecDeque::new();
-        let entry = Neighbor { state, kind, place: 0, touched: false, mac, used: now, queue };
+        let entry = Neighbor { state, kind, position: 0, touched: false, mac, used: now, queue };
         self.table.insert(addr, entry);
-        self.join(addr, kind);
+        self.append(addr, kind);
     }
 
     /// Moves an entry to another kind.
-    fn line_up(&mut self, addr: IpAddr, kind: Kind) {
+    fn change_kind(&mut self, addr: IpAddr, kind: NeighborKind) {
         if let Some(entry) = self.table.get(&addr)
-            && let Some(line) = self.lines.get_mut(entry.kind as usize)
+            && let Some(queue) = self.queues.get_mut(entry.kind as usize)
         {
-            line.len -= 1;
+            queue.len -= 1;
         }
-        self.join(addr, kind);
+        self.append(addr, kind);
     }
 
     /// Puts an entry that is in no queue at the end of one.
-    fn join(&mut self, addr: IpAddr, kind: Kind) {
-        let Self { table, lines, places, .. } = self;
-        let Some(line) = lines.get_mut(kind as usize) else { return };
+    fn append(&mut self, addr: IpAddr, kind: NeighborKind) {
+        let Self { table, queues, positions, .. } = self;
+        let Some(queue) = queues.get_mut(kind as usize) else { return };
         let Some(entry) = table.get_mut(&addr) else { return };
-        *places += 1;
-        (entry.kind, entry.place, entry.touched) = (kind, *places, false);
-        line.len += 1;
-        line.queue.push_back((addr, *places));
-        // Now and then, stale places are taken out: never more of them than there are neighbours.
-        if line.queue.len() > 2 * NEIGHBORS {
-            line.queue.retain(|(addr, place)| table.get(addr).is_some_and(|e| e.place == *place));
+        *positions += 1;
+        (entry.kind, entry.position, entry.touched) = (kind, *positions, false);
+        queue.len += 1;
+        queue.queue.push_back((addr, *positions));
+        // Now and then, stale positions are taken out: never more of them than there are neighbours.
+        if queue.queue.len() > 2 * NEIGHBORS {
+            queue.queue.retain(|(addr, position)| {
+                table.get(addr).is_some_and(|e| e.position == *position)
+            });
         }
     }
 
     /// Makes room for an entry of this kind; `false`: none may be evicted for it.
-    fn make_room(&mut self, now: Instant, counters: &mut Counters, kind: Kind) -> bool {
+    fn make_room(&mut self, now: Instant, counters: &mut Counters, kind: NeighborKind) -> bool {
         let most = match kind {
-            Kind::Asked => NEIGHBORS_INCOMPLETE,
-            Kind::Heard => NEIGHBORS_HEARD,
-            Kind::Used => NEIGHBORS,
+            NeighborKind::Unresolved => NEIGHBORS_INCOMPLETE,
+            NeighborKind::Passive => NEIGHBORS_PASSIVE,
+            NeighborKind::Used => NEIGHBORS,
         };
-        if self.line(kind).len >= most {
+        if self.eviction_queue(kind).len >= most {
             return self.evict(now, counters, kind);
         }
         if self.table.len() < NEIGHBORS {
             return true;
         }
         // No entry that is sent to is evicted for one that was only heard of.
-        self.evict(now, counters, Kind::Heard)
-            || (kind == Kind::Asked
-                && (self.evict(now, counters, Kind::Used)
-                    || self.evict(now, counters, Kind::Asked)))
+        self.evict(now, counters, NeighborKind::Passive)
+            || (kind == NeighborKind::Unresolved
+                && (self.evict(now, counters, NeighborKind::Used)
+                    || self.evict(now, counters, NeighborKind::Unresolved)))
     }
 
     /// Evicts the first entry of this kind that may be evicted; `false`: there is none.
-    fn evict(&mut self, now: Instant, counters: &mut Counters, kind: Kind) -> bool {
+    fn evict(&mut self, now: Instant, counters: &mut Counters, kind: NeighborKind) -> bool {
         let mut steps = 0;
         while steps < NEIGHBOR_EVICTION_STEPS
-            && let Some(line) = self.lines.get_mut(kind as usize)
-            && let Some((addr, place)) = line.queue.pop_front()
+            && let Some(queue) = self.queues.get_mut(kind as usize)
+            && let Some((addr, position)) = queue.queue.pop_front()
         {
-            let Some(entry) = self.table.get(&addr).filter(|e| e.place == place) else { continue };
+            let Some(entry) = self.table.get(&addr).filter(|e| e.position == position) else {
+                continue;
+            };
             let proven = matches!(entry.state, State::Reachable { until } if now < until);
-            if kind == Kind::Used && (proven || entry.touched) {
+            if kind == NeighborKind::Used && (proven || entry.touched) {
                 // In use: back to the end of the queue.
-                line.len -= 1;
-                self.join(addr, kind);
+                queue.len -= 1;
+                self.append(addr, kind);
                 steps += 1;
                 continue;
             }
-            line.len -= 1;
+            queue.len -= 1;
             let Some(entry) = self.table.remove(&addr) else { return false };
             counters.neighbors_evicted += 1;
             self.queued -= entry.queue.len();
             counters.drop_many(DropReason::NeighborEvicted, entry.queue.len() as u64);
             // In a flood, some senders learn it by their own timers.
-            if !entry.queue.is_empty() && self.evicted.len() < NEIGHBORS_EVICTED_TOLD {
+            if !entry.queue.is_empty() && self.evicted.len() < NEIGHBORS_EVICTED_REPORTED {
                 self.evicted.push(entry.queue);
                 self.next = self.next.min(now);
             }
@@ -511,7 +484,12 @@ impl Neighbors {
 
 impl Neighbor {
     /// Handles a timeout if it is due; `false`: remove the entry.
-    fn handle_timeout(&mut self, now: Instant, addr: IpAddr, actions: &mut Vec<Action>) -> bool {
+    fn handle_timeout(
+        &mut self,
+        now: Instant,
+        addr: IpAddr,
+        actions: &mut Vec<NeighborAction>,
+    ) -> bool {
         match &mut self.state {
             State::Incomplete { requests, at } | State::Probe { requests, at } if now >= *at => {
                 if *requests >= NEIGHBOR_REQUESTS {
@@ -527,7 +505,7 @@ impl Neighbor {
             State::Incomplete { .. } | State::Delay { .. } | State::Probe { .. } => return true,
         }
         let is_known = !matches!(self.state, State::Incomplete { .. });
-        actions.push(Action::Request { addr, station: is_known.then_some(self.mac) });
+        actions.push(NeighborAction::Request { addr, station: is_known.then_some(self.mac) });
         true
     }
 

@@ -1,22 +1,21 @@
-//! Addresses and routes: which addresses are ours, the next hop of a packet, and its source address.
-//!
-//! A small direct-mapped cache keeps the last destinations ready to send, link header included.
+//! Our addresses and the routing table, of all links: whether an address is ours, the next hop of a
+//! packet, and its source address. `hop_cache.rs` keeps the last answers, `path_mtu.rs` what is known
+//! of paths.
+
+pub(super) mod hop_cache;
+pub(super) mod path_mtu;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pagewire_mem::Instant;
 use pagewire_mem::link::Medium;
 
-use super::link::{LinkConfig, LinkIndex};
-use super::wire::ethernet::{self, Mac};
-use super::wire::ndp;
 use crate::cidr::Cidr;
 use crate::error::{Error, StackError};
-use crate::limits::{
-    GATEWAY_DEAD, MAX_ADDRESSES, MAX_ROUTES, MIN_MTU_V4, MIN_MTU_V6, MIN_PATH_MTU_V4, PATH_MTU_AGE,
-    PATH_MTUS, ROUTE_CACHE,
-};
-use crate::random::Random;
+use crate::limits::{GATEWAY_DEAD, MAX_ADDRESSES, MAX_ROUTES, MIN_MTU_V4, MIN_MTU_V6};
+use crate::net::links::config::{LinkConfig, LinkIndex};
+use crate::net::wire::ethernet::Mac;
+use crate::net::wire::ndp;
 
 /// Our addresses and static routes, of all links.
 #[derive(Clone, Debug, Default)]
@@ -182,7 +181,7 @@ impl Routes {
     }
 
     /// Whether we have any address of this family on a link.
-    pub(crate) fn speaks(&self, link: LinkIndex, v6: bool) -> bool {
+    pub(crate) fn has_family(&self, link: LinkIndex, v6: bool) -> bool {
         self.of_link(link).any(|a| a.addr().is_ipv6() == v6)
     }
 
@@ -251,7 +250,7 @@ impl Routes {
     }
 
     /// Whether a frame to this group of stations may hold a packet for us.
-    pub(crate) fn hears(&self, link: LinkIndex, mac: Mac) -> bool {
+    pub(crate) fn accepts_mac(&self, link: LinkIndex, mac: Mac) -> bool {
         mac == Mac::BROADCAST
             || mac == Mac([0x01, 0x00, 0x5e, 0, 0, 1])
             || mac == Mac([0x33, 0x33, 0, 0, 0, 1])
@@ -543,235 +542,5 @@ pub(crate) fn is_link_local(addr: IpAddr) -> bool {
     match addr {
         IpAddr::V4(_) => false,
         IpAddr::V6(a) => a.is_unicast_link_local(),
-    }
-}
-
-/// Path MTUs that were reported and validated.
-#[derive(Debug)]
-pub(crate) struct PathMtus {
-    known: Vec<PathMtu>,
-    /// When the next report expires, or earlier.
-    next: Instant,
-    random: Random,
-}
-
-#[derive(Debug)]
-struct PathMtu {
-    dst: IpAddr,
-    mtu: usize,
-    until: Instant,
-}
-
-impl PathMtus {
-    pub(crate) fn new(random: Random) -> Self {
-        Self { known: Vec::new(), next: Instant::FAR, random }
-    }
-
-    pub(crate) fn get(&self, now: Instant, dst: IpAddr) -> Option<(usize, Instant)> {
-        let known = self.known.iter().find(|p| p.dst == dst && now < p.until)?;
-        Some((known.mtu, known.until))
-    }
-
-    /// The MTU that was fixed, reports left aside.
-    pub(crate) fn set_for(&self, dst: IpAddr) -> Option<usize> {
-        let set = self.known.iter().find(|p| p.dst == dst && p.until == Instant::FAR)?;
-        Some(set.mtu)
-    }
-
-    /// Notes a report; `false` if it changes nothing. A report only lowers an MTU.
-    pub(crate) fn insert(&mut self, now: Instant, dst: IpAddr, mtu: usize) -> bool {
-        let mtu = mtu.max(smallest_path_mtu(dst));
-        let fixed = |until| until == Instant::FAR;
-        if self.get(now, dst).is_some_and(|(known, until)| known <= mtu || fixed(until)) {
-            return false;
-        }
-        self.known.retain(|p| p.dst != dst && now < p.until);
-        if self.known.len() >= PATH_MTUS {
-            // A random report goes: a peer that fills the table cannot tell from its own lost reports
-            // whether that of another was believed (CVE-2021-20322). A fixed MTU is not evicted.
-            let reports = self.known.iter().filter(|p| !fixed(p.until)).count() as u32;
-            if reports == 0 {
-                return false;
-            }
-            let one = self.random.below(reports) as usize;
-            let places = self.known.iter().enumerate().filter(|(_, p)| !fixed(p.until));
-            if let Some((place, _)) = places.into_iter().nth(one) {
-                self.known.swap_remove(place);
-            }
-        }
-        let until = now + PATH_MTU_AGE;
-        self.known.push(PathMtu { dst, mtu, until });
-        self.next = self.next.min(until);
-        true
-    }
-
-    /// Fixes an MTU; `None` forgets it.
-    pub(crate) fn set(&mut self, dst: IpAddr, mtu: Option<usize>) {
-        self.known.retain(|p| p.dst != dst);
-        let Some(mtu) = mtu else { return };
-        if self.known.len() >= PATH_MTUS {
-            self.known.remove(0);
-        }
-        self.known.push(PathMtu { dst, mtu, until: Instant::FAR });
-    }
-
-    /// Drops expired reports; returns whether there were any.
-    ///
-    /// > RFC 8201 section 4: An attempt to detect an increase (by sending a packet larger than the
-    /// > current estimate) MUST NOT be done less than 5 minutes after a Packet Too Big message has
-    /// > been received for the given path.
-    pub(crate) fn expire(&mut self, now: Instant) -> bool {
-        if now < self.next {
-            return false;
-        }
-        let before = self.known.len();
-        self.known.retain(|p| now < p.until);
-        self.next = self.known.iter().map(|p| p.until).min().unwrap_or(Instant::FAR);
-        self.known.len() < before
-    }
-
-    /// When the next report expires; [`Instant::FAR`]: none does.
-    #[inline]
-    pub(crate) fn next_timeout(&self) -> Instant {
-        self.next
-    }
-}
-
-/// The smallest path MTU that a report may set.
-pub(crate) fn smallest_path_mtu(dst: IpAddr) -> usize {
-    match dst {
-        IpAddr::V4(_) => MIN_PATH_MTU_V4,
-        IpAddr::V6(_) => MIN_MTU_V6,
-    }
-}
-
-/// Destinations that are ready to send to; those chosen to collide take the slow path.
-pub(crate) struct HopCache {
-    slots: Box<[Option<CachedHop>; ROUTE_CACHE]>,
-}
-
-/// A destination that is ready to send to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CachedHop {
-    /// Checked: an address of ours, or any on a transparent link.
-    pub(crate) src: IpAddr,
-    /// The way is the same from every other address that is not ours.
-    pub(crate) any_source: bool,
-    pub(crate) dst: IpAddr,
-    /// Generation of the link's neighbours, the routes and the path MTUs together.
-    pub(crate) generation: u32,
-    pub(crate) until: Instant,
-    /// The link that forwarded packets come in by.
-    pub(crate) by: LinkIndex,
-    /// The link it leaves by.
-    pub(crate) out: LinkIndex,
-    /// The finished link header; `None` on a medium without stations.
-    pub(crate) link: Option<[u8; ethernet::LEN]>,
-    /// Of the path, in bytes of IP packet.
-    pub(crate) mtu: usize,
-}
-
-impl HopCache {
-    pub(crate) fn new() -> Self {
-        Self { slots: Box::new([None; ROUTE_CACHE]) }
-    }
-
-    /// `generation` returns the current one of a link; `is_foreign`, asked where that counts, whether
-    /// `src` may be sent from on a transparent link although it is not ours.
-    #[inline(always)]
-    pub(crate) fn get(
-        &self,
-        now: Instant,
-        src: IpAddr,
-        dst: IpAddr,
-        generation: impl FnOnce(LinkIndex) -> u32,
-        is_foreign: impl FnOnce() -> bool,
-    ) -> Option<&CachedHop> {
-        let hop = self.slots.get(slot(dst))?.as_ref()?;
-        let same = hop.dst == dst
-            && (hop.src == src || (hop.any_source && is_foreign()))
-            && hop.generation == generation(hop.out);
-        (same && now < hop.until).then_some(hop)
-    }
-
-    pub(crate) fn insert(&mut self, hop: CachedHop) {
-        if let Some(place) = self.slots.get_mut(slot(hop.dst)) {
-            *place = Some(hop);
-        }
-    }
-}
-
-fn slot(dst: IpAddr) -> usize {
-    let bits = match dst {
-        IpAddr::V4(a) => u64::from(a.to_bits()),
-        IpAddr::V6(a) => {
-            let bits = a.to_bits();
-            (bits ^ (bits >> 64)) as u64
-        }
-    };
-    // The high bits of a product depend on all bits of its factors (Fibonacci hashing).
-    (bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % ROUTE_CACHE
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_mtu_is_lowered_only_bounded_and_forgotten_in_time() {
-        let mut paths = PathMtus::new(Random::new([1; 16]));
-        let (v4, v6): (IpAddr, IpAddr) = ("1.2.3.4".parse().unwrap(), "fd77::1".parse().unwrap());
-        let t0 = Instant::ZERO;
-        assert!(paths.insert(t0, v4, 1400));
-        assert!(!paths.insert(t0, v4, 1450), "a report does not raise what is known");
-        assert!(paths.insert(t0, v4, 100));
-        assert_eq!(paths.get(t0, v4).map(|p| p.0), Some(MIN_PATH_MTU_V4));
-        assert!(paths.insert(t0, v6, 68));
-        assert_eq!(paths.get(t0, v6).map(|p| p.0), Some(MIN_MTU_V6));
-        assert_eq!(paths.get(t0 + PATH_MTU_AGE, v4), None);
-        for i in 0..2 * PATH_MTUS as u32 {
-            paths.insert(t0, Ipv4Addr::from_bits(i).into(), 1000);
-        }
-        assert!(paths.known.len() <= PATH_MTUS);
-    }
-
-    #[test]
-    fn reports_do_not_push_out_what_was_set_and_forgetting_pushes_out_nothing() {
-        let mut paths = PathMtus::new(Random::new([1; 16]));
-        let (t0, set, other): (_, IpAddr, IpAddr) =
-            (Instant::ZERO, "1.2.3.4".parse().unwrap(), "1.2.3.5".parse().unwrap());
-        paths.set(set, Some(1300));
-        for i in 0..2 * PATH_MTUS as u32 {
-            paths.insert(t0, Ipv4Addr::from_bits(i).into(), 1000);
-        }
-        assert_eq!(paths.get(t0, set).map(|p| p.0), Some(1300));
-        let before = paths.known.len();
-        paths.set(other, None);
-        assert_eq!(paths.known.len(), before);
-    }
-
-    #[test]
-    fn a_way_that_any_source_may_take_serves_all_that_are_not_ours() {
-        let ip = |s: &str| s.parse::<IpAddr>().unwrap();
-        let mut cache = HopCache::new();
-        let (guest, far, other) = (ip("10.0.0.1"), ip("192.0.2.1"), ip("192.0.2.2"));
-        for any_source in [false, true] {
-            cache.insert(CachedHop {
-                src: far,
-                any_source,
-                dst: guest,
-                generation: 7,
-                until: Instant::FAR,
-                by: 0,
-                out: 0,
-                link: None,
-                mtu: 1500,
-            });
-            let hit =
-                |src, foreign| cache.get(Instant::ZERO, src, guest, |_| 7, || foreign).is_some();
-            assert!(hit(far, false));
-            assert_eq!(hit(other, true), any_source);
-            assert!(!hit(other, false), "an address of ours has its own way");
-        }
     }
 }

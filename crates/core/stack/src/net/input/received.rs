@@ -4,13 +4,13 @@ use std::net::IpAddr;
 
 use pagewire_mem::PacketBuf;
 
-use super::link::LinkIndex;
-use super::route::Delivery;
-use super::wire::{ipv4, ipv6};
 use crate::counters::DropReason;
+use crate::net::links::config::LinkIndex;
+use crate::net::routes::Delivery;
+use crate::net::wire::{ipv4, ipv6};
 
 /// What the sockets get of a packet, or why it was dropped; `None`: it was answered or kept.
-pub(crate) type Outcome = Result<Option<Inbound>, DropReason>;
+pub(crate) type InputResult = Result<Option<Inbound>, DropReason>;
 
 /// What the sockets get. The packet itself stays where it is: it is a quarter of a kilobyte.
 #[derive(Clone, Copy, Debug)]
@@ -25,28 +25,28 @@ pub(crate) enum Inbound {
     /// An error about a packet of ours: an ICMP error whose quote is sound and names an address of
     /// ours, or a neighbour that did not answer. The sockets check whether the quoted ports and
     /// sequence number belong to a living socket (RFC 5927).
-    IcmpError { about: Quoted, kind: IcmpKind },
+    IcmpError { about: QuotedPacket, kind: IcmpKind },
 }
 
 /// Where a packet came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Origin {
+pub(in crate::net) struct Origin {
     /// In a frame to a group of stations, or to all.
-    pub(super) group: bool,
+    pub(in crate::net) group: bool,
     /// From this host: the addresses are not checked.
-    pub(super) loopback: bool,
+    pub(in crate::net) loopback: bool,
     /// The link that it came in by; for a packet of this host to a group, the one it left by.
-    pub(super) link: LinkIndex,
+    pub(in crate::net) link: LinkIndex,
 }
 
 impl Origin {
     /// A frame to our station, by this link.
-    pub(super) const fn frame(link: LinkIndex) -> Self {
+    pub(in crate::net) const fn frame(link: LinkIndex) -> Self {
         Self { group: false, loopback: false, link }
     }
 
     /// A packet of this host.
-    pub(super) const fn loopback(link: LinkIndex) -> Self {
+    pub(in crate::net) const fn loopback(link: LinkIndex) -> Self {
         Self { group: false, loopback: true, link }
     }
 }
@@ -62,21 +62,21 @@ pub(crate) struct Received {
     pub(crate) ecn: u8,
     pub(crate) hop_limit: u8,
     /// What `dst` is to us.
-    pub(super) delivery: Delivery,
+    pub(in crate::net) delivery: Delivery,
     /// Bytes of IP headers in memory in front of the head, for an ICMP error to quote; 0: gone.
-    pub(super) header_len: u16,
+    pub(in crate::net) header_len: u16,
     /// Offset, from the start of the IP header, of the field that names the protocol.
-    pub(super) next_field: u16,
+    pub(in crate::net) next_field: u16,
     /// See [`Origin`].
     pub(crate) link: LinkIndex,
-    pub(super) loopback: bool,
-    pub(super) group: bool,
+    pub(in crate::net) loopback: bool,
+    pub(in crate::net) group: bool,
 }
 
 impl Received {
     /// What an IPv4 header says; what `dst` is to us is not known yet.
     #[inline(always)]
-    pub(super) fn v4(header: &ipv4::Header, origin: Origin) -> Self {
+    pub(in crate::net) fn v4(header: &ipv4::Header, origin: Origin) -> Self {
         Self {
             src: header.src.into(),
             dst: header.dst.into(),
@@ -94,7 +94,7 @@ impl Received {
 
     /// What an IPv6 header says; what `dst` is to us is not known yet.
     #[inline(always)]
-    pub(super) fn v6(header: &ipv6::Header, origin: Origin) -> Self {
+    pub(in crate::net) fn v6(header: &ipv6::Header, origin: Origin) -> Self {
         Self {
             src: header.src.into(),
             dst: header.dst.into(),
@@ -130,7 +130,7 @@ impl Received {
 
 /// What an ICMP error quotes of a packet of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Quoted {
+pub(crate) struct QuotedPacket {
     /// Our address.
     pub(crate) src: IpAddr,
     /// The peer's address.

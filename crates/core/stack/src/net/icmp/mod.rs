@@ -3,18 +3,22 @@
 //!
 //! An echo reply is the request turned round: its payload is neither copied nor looked at.
 
+pub(super) mod errors;
+pub(super) mod unreachable;
+
 use std::net::IpAddr;
 
 use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf, TxChecksum};
 
-use super::head::{spill_head, take, with_headroom};
-use super::multicast::messages::mld;
-use super::received::{IcmpKind, Inbound, Outcome, Received};
-use super::route::{Delivery, smallest_path_mtu};
-use super::wire::icmp::{self, v4, v6};
-use super::wire::{ethernet, ipv4, ipv6, protocol};
-use super::{Mem, Net, Outgoing, TooLong};
 use crate::counters::DropReason;
+use crate::net::head::{spill_head, take, with_headroom};
+use crate::net::input::received::{IcmpKind, Inbound, InputResult, Received};
+use crate::net::multicast::messages::mld;
+use crate::net::routes::Delivery;
+use crate::net::routes::path_mtu::smallest_path_mtu;
+use crate::net::wire::icmp::{self, v4, v6};
+use crate::net::wire::{ethernet, ipv4, ipv6, protocol};
+use crate::net::{Mem, Net, Outgoing, TooLong};
 
 impl Net {
     /// Handles an ICMP message, its head at the ICMP header, checksum verified.
@@ -24,7 +28,7 @@ impl Net {
         now: Instant,
         packet: &mut PacketBuf,
         received: &Received,
-    ) -> Outcome {
+    ) -> InputResult {
         let header = icmp::Header::parse(packet.head())?;
         if received.dst.is_ipv4() {
             return match header.kind {
@@ -106,7 +110,7 @@ impl Net {
         packet: &mut PacketBuf,
         received: &Received,
         reply: u8,
-    ) -> Outcome {
+    ) -> InputResult {
         if packet.head().get(1) != Some(&0) {
             return Err(DropReason::IcmpCode);
         }
@@ -149,7 +153,7 @@ impl Net {
         packet: &mut PacketBuf,
         received: &Received,
         header: icmp::Header,
-    ) -> Outcome {
+    ) -> InputResult {
         // Errors are answers to one host.
         if received.delivery != Delivery::Unicast {
             return Err(DropReason::IcmpQuoteNotOurs);
@@ -175,7 +179,7 @@ impl Net {
         let kind = match kind.ok_or(DropReason::IcmpCode)? {
             IcmpKind::PacketTooBig { mtu } => {
                 let link = self.link_to(self.now, Some(about.src), about.dst);
-                let most = self.links.at(link).link.mtu;
+                let most = self.links.at(link).device.mtu;
                 let mtu = mtu.clamp(smallest_path_mtu(about.dst).min(most), most);
                 IcmpKind::PacketTooBig { mtu }
             }

@@ -4,22 +4,22 @@
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf, RxChecksum};
 
-use super::head::{spill_head, take, trim};
-use super::icmp_error::IcmpError;
-use super::received::{Inbound, Outcome, Received};
-use super::wire::{self, protocol, pseudo_header_sum, tcp, udp};
-use super::{Mem, Net};
 use crate::counters::DropReason;
+use crate::net::head::{spill_head, take, trim};
+use crate::net::icmp::errors::IcmpError;
+use crate::net::input::received::{Inbound, InputResult, Received};
+use crate::net::wire::{self, protocol, pseudo_header_sum, tcp, udp};
+use crate::net::{Mem, Net};
 
 impl Net {
     /// Handles a transport packet, its head at that header: hands up verified TCP and UDP.
-    pub(super) fn verify_and_hand_up(
+    pub(in crate::net) fn verify_and_hand_up(
         &mut self,
         mem: &mut Mem,
         now: Instant,
         packet: &mut PacketBuf,
         mut received: Received,
-    ) -> Outcome {
+    ) -> InputResult {
         let v4 = received.dst.is_ipv4();
         let header_len = match received.protocol {
             protocol::TCP => self.tcp_header(mem, packet, &mut received)?,
@@ -114,7 +114,7 @@ impl Net {
 
 impl Net {
     /// Verifies the transport checksum unless the device has: the whole sum must be all ones.
-    pub(super) fn verify(
+    pub(in crate::net) fn verify(
         &mut self,
         mem: &mut Mem,
         packet: &PacketBuf,

@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pagewire_mem::Instant;
 
 /// State of a connection whose data the stack forwards by itself.
-pub(crate) struct Flow {
+pub(crate) struct SpliceState {
     /// A segment came since the last forwarding.
     pub(crate) due: bool,
     /// Counts what it received.
     pub(crate) passed: Arc<SplicedBytes>,
-    pub(crate) way: Way,
+    pub(crate) direction: SpliceDirection,
     /// When data was last forwarded.
     pub(crate) at: Instant,
 }
 
 /// The direction of received data: up to the upstream, or down to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum SpliceDirection {
     Up,
     Down,
 }
@@ -39,10 +39,10 @@ impl SplicedBytes {
         self.down.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn count(&self, way: Way, bytes: usize) {
-        let total = match way {
-            Way::Up => &self.up,
-            Way::Down => &self.down,
+    pub(crate) fn count(&self, direction: SpliceDirection, bytes: usize) {
+        let total = match direction {
+            SpliceDirection::Up => &self.up,
+            SpliceDirection::Down => &self.down,
         };
         // One writer: no need for an atomic addition.
         total.store(total.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);

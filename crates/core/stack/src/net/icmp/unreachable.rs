@@ -3,8 +3,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::wire::icmp::{v4, v6};
-use super::wire::protocol;
+use crate::net::wire::icmp::{v4, v6};
+use crate::net::wire::protocol;
 
 /// A flow from a host behind a link to anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,7 +21,7 @@ pub struct Flow {
 
 impl Flow {
     /// Bytes of its transport header that an error quotes.
-    pub(super) const QUOTED: usize = 8;
+    pub(in crate::net) const QUOTED: usize = 8;
 
     /// A TCP connection, or the attempt at one, and the sequence number of a segment.
     pub fn tcp(from: SocketAddr, to: SocketAddr, seq: u32) -> Self {
@@ -41,7 +41,7 @@ impl Flow {
 
     /// The first eight bytes of the transport header of its packet, which is all that an error must
     /// quote (RFC 792).
-    pub(super) fn emit(&self) -> [u8; Self::QUOTED] {
+    pub(in crate::net) fn emit(&self) -> [u8; Self::QUOTED] {
         let ([s0, s1], [d0, d1]) = (self.from.port().to_be_bytes(), self.to.port().to_be_bytes());
         let [q0, q1, q2, q3] = self.seq.to_be_bytes();
         match self.protocol {
@@ -53,7 +53,7 @@ impl Flow {
     }
 
     /// Bytes of its transport header.
-    pub(super) fn transport_len(&self) -> usize {
+    pub(in crate::net) fn transport_len(&self) -> usize {
         if self.protocol == protocol::TCP { 20 } else { 8 }
     }
 }

@@ -4,22 +4,22 @@ use std::net::IpAddr;
 
 use pagewire_mem::{CopyReason, Instant, PacketBuf};
 
-use super::head::append;
-use super::reassembly::Expired;
-use super::received::Received;
-use super::route::Delivery;
-use super::unreachable::{Flow, Unreachable};
-use super::wire::icmp::{self, v4, v6};
-use super::wire::{ipv4, ipv6, protocol};
-use super::{Mem, Net, Outgoing, TooLong};
 use crate::error::Error;
 use crate::limits::{ICMP_ERROR_LEN_V4, ICMP_ERROR_LEN_V6};
+use crate::net::head::append;
+use crate::net::icmp::unreachable::{Flow, Unreachable};
+use crate::net::input::reassembly::ExpiredDatagram;
+use crate::net::input::received::Received;
+use crate::net::routes::Delivery;
+use crate::net::wire::icmp::{self, v4, v6};
+use crate::net::wire::{ipv4, ipv6, protocol};
+use crate::net::{Mem, Net, Outgoing, TooLong};
 
 /// Offset of the field of an IPv6 header that names the next one.
 const NEXT_HEADER: usize = 6;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct IcmpError {
+pub(in crate::net) struct IcmpError {
     header: icmp::Header,
     /// RFC 4443 section 2.4(e.3): some are sent about multicast packets too.
     about_multicast: bool,
@@ -31,7 +31,7 @@ impl IcmpError {
         Self { header, about_multicast: false }
     }
 
-    pub(super) const fn protocol_unreachable() -> Self {
+    pub(in crate::net) const fn protocol_unreachable() -> Self {
         Self::new(v4::UNREACHABLE, 2, 0)
     }
 
@@ -40,22 +40,22 @@ impl IcmpError {
     }
 
     /// A router has no way to the destination.
-    pub(super) const fn net_unreachable(is_v4: bool) -> Self {
+    pub(in crate::net) const fn net_unreachable(is_v4: bool) -> Self {
         if is_v4 { Self::new(v4::UNREACHABLE, 0, 0) } else { Self::new(v6::UNREACHABLE, 0, 0) }
     }
 
     /// The last router finds no such host.
-    pub(super) const fn host_unreachable(is_v4: bool) -> Self {
+    pub(in crate::net) const fn host_unreachable(is_v4: bool) -> Self {
         if is_v4 { Self::new(v4::UNREACHABLE, 1, 0) } else { Self::new(v6::UNREACHABLE, 3, 0) }
     }
 
     /// A router may go no further with it.
-    pub(super) const fn hop_limit_exceeded(is_v4: bool) -> Self {
+    pub(in crate::net) const fn hop_limit_exceeded(is_v4: bool) -> Self {
         if is_v4 { Self::new(v4::TIME_EXCEEDED, 0, 0) } else { Self::new(v6::TIME_EXCEEDED, 0, 0) }
     }
 
     /// A router's next link takes packets of `mtu` bytes.
-    pub(super) const fn packet_too_big(is_v4: bool, mtu: usize) -> Self {
+    pub(in crate::net) const fn packet_too_big(is_v4: bool, mtu: usize) -> Self {
         if is_v4 {
             Self::new(v4::UNREACHABLE, 4, mtu)
         } else {
@@ -64,7 +64,7 @@ impl IcmpError {
     }
 
     /// A failure that the application reports.
-    pub(super) fn of(why: Unreachable, is_v4: bool) -> icmp::Header {
+    pub(in crate::net) fn of(why: Unreachable, is_v4: bool) -> icmp::Header {
         let error = match why {
             Unreachable::Net => Self::net_unreachable(is_v4),
             Unreachable::Host => Self::host_unreachable(is_v4),
@@ -94,17 +94,17 @@ impl IcmpError {
     }
 
     /// IPv6, code 0: erroneous header field.
-    pub(super) const fn faulty_header(pointer: usize) -> Self {
+    pub(in crate::net) const fn faulty_header(pointer: usize) -> Self {
         Self::new(v6::PARAMETER_PROBLEM, 0, pointer)
     }
 
     /// IPv6, code 1: unrecognised next header.
-    pub(super) const fn unknown_next_header(pointer: usize) -> Self {
+    pub(in crate::net) const fn unknown_next_header(pointer: usize) -> Self {
         Self::new(v6::PARAMETER_PROBLEM, 1, pointer)
     }
 
     /// IPv6, code 2: unrecognised option.
-    pub(super) const fn unknown_option(pointer: usize, about_multicast: bool) -> Self {
+    pub(in crate::net) const fn unknown_option(pointer: usize, about_multicast: bool) -> Self {
         Self { about_multicast, ..Self::new(v6::PARAMETER_PROBLEM, 2, pointer) }
     }
 }
@@ -185,8 +185,13 @@ fn quote_of(about: &Flow, why: Unreachable) -> Option<PacketBuf> {
 
 impl Net {
     /// Tells the sender of a datagram that fragments did not come in time.
-    pub(super) fn send_reassembly_timeout(&mut self, mem: &mut Mem, now: Instant, old: Expired) {
-        let Expired { received, headers, payload } = old;
+    pub(in crate::net) fn send_reassembly_timeout(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        old: ExpiredDatagram,
+    ) {
+        let ExpiredDatagram { received, headers, payload } = old;
         let mut packet = PacketBuf::for_rx();
         if headers.is_empty() || append(&mut packet, &headers) == 0 {
             return;
@@ -204,7 +209,7 @@ impl Net {
     }
 
     /// Sends an error about `packet`, whose IP headers were taken off.
-    pub(super) fn send_about_payload(
+    pub(in crate::net) fn send_about_payload(
         &mut self,
         mem: &mut Mem,
         now: Instant,
@@ -219,7 +224,7 @@ impl Net {
     }
 
     /// Sends an error about `packet`, its head at the IP header, if rules and rate limit allow one.
-    pub(super) fn send_icmp_error(
+    pub(in crate::net) fn send_icmp_error(
         &mut self,
         mem: &mut Mem,
         now: Instant,
