@@ -25,6 +25,7 @@ use smallvec::SmallVec;
 
 use crate::counters::DropReason;
 use crate::limits::{EXTENSION_HEADERS, MAX_IP_PACKET, MAX_SUPER_PACKET};
+use crate::net::Net;
 use crate::net::head::{spill_head, take, with_headroom};
 use crate::net::icmp::errors::IcmpError;
 use crate::net::input::received::{InputResult, Origin, Received};
@@ -34,7 +35,6 @@ use crate::net::output::{FORWARDED, complete, leave_checksum, slice};
 use crate::net::routes::hop_cache::{CachedHop, HopCache};
 use crate::net::routes::{Hop, is_link_local};
 use crate::net::wire::{ethernet, icmp, ipv4, ipv6, protocol, tcp, udp};
-use crate::net::{Mem, Net};
 
 pub(super) struct ForwardingCache {
     /// Ways found before, each from one link to another.
@@ -74,7 +74,6 @@ impl Net {
     /// Forwards a packet that is not for us, its head at the IP header.
     pub(super) fn forward(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         packet: &mut PacketBuf,
         mut received: Received,
@@ -92,7 +91,6 @@ impl Net {
             Err(reason) => {
                 if reason == DropReason::ForwardNoRoute {
                     self.send_forward_error(
-                        mem,
                         now,
                         &received,
                         packet,
@@ -107,7 +105,6 @@ impl Net {
         // discarded"; RFC 8200 section 3 says the same of the hop limit.
         if received.hop_limit <= 1 {
             self.send_forward_error(
-                mem,
                 now,
                 &received,
                 packet,
@@ -116,7 +113,7 @@ impl Net {
             );
             return Err(DropReason::ForwardHopLimit);
         }
-        let mut packet = self.prepare_to_forward(mem, packet, &received, part)?;
+        let mut packet = self.prepare_to_forward(packet, &received, part)?;
         let (longest, whole) = match packet.gso {
             Some(gso) => (usize::from(gso.header_len) + usize::from(gso.size), false),
             None => (packet.len(), true),
@@ -124,7 +121,6 @@ impl Net {
         if longest > path.mtu && !part.divisible {
             // RFC 1812 section 4.3.3.1 (RFC 1191 section 4), RFC 8200 section 5.
             self.send_forward_error(
-                mem,
                 now,
                 &received,
                 packet,
@@ -136,22 +132,22 @@ impl Net {
         decrement(&mut packet);
         let bytes = packet.len() as u64;
         if longest <= path.mtu {
-            self.pass_on(mem, now, packet, &received, path)?;
+            self.pass_on(now, packet, &received, path)?;
         } else if whole {
             // All fragments or none: a datagram that is not complete is of no use.
             let header_len = usize::from(received.header_len);
             let each = path.mtu.saturating_sub(header_len) & !7;
             self.has_room(path.out, (packet.len() - header_len).div_ceil(each.max(8)))?;
-            for part in self.cut_forwarded(mem, packet, header_len, path.mtu)? {
+            for part in self.cut_forwarded(packet, header_len, path.mtu)? {
                 self.counters.tx_fragments += 1;
-                self.pass_on(mem, now, part, &received, path)?;
+                self.pass_on(now, part, &received, path)?;
             }
         } else {
             // A super-frame is no packet yet: it is cut to fit.
             if let Some(gso) = &mut packet.gso {
                 gso.size = (path.mtu - usize::from(gso.header_len)) as u16;
             }
-            self.pass_on(mem, now, packet, &received, path)?;
+            self.pass_on(now, packet, &received, path)?;
         }
         self.counters.forwarded_packets += 1;
         self.counters.forwarded_bytes += bytes;
@@ -190,7 +186,6 @@ impl Net {
     /// Turns a received packet into one to send: room for a link header, offloads of its path out.
     fn prepare_to_forward(
         &mut self,
-        mem: &mut Mem,
         mut packet: PacketBuf,
         received: &Received,
         part: FragmentInfo,
@@ -210,21 +205,22 @@ impl Net {
             if !fits || !packet.linearize(header_len) {
                 return Err(DropReason::ForwardOffload);
             }
-            spill_head(mem, &mut packet, header_len, CopyReason::LinearHead)?;
+            spill_head(&mut self.mem, &mut packet, header_len, CopyReason::LinearHead)?;
             if packet.rx_checksum != RxChecksum::Valid {
                 // Cutting makes new checksums: they must not hide that the old one was wrong.
                 packet.pull(at);
-                let verified = self.verify(mem, &packet, received, DropReason::TcpChecksum);
+                let verified = self.verify(&packet, received, DropReason::TcpChecksum);
                 packet.push(at).ok_or(DropReason::ForwardOffload)?;
                 verified?;
                 packet.rx_checksum = RxChecksum::Valid;
             }
         }
         let valid = core::mem::take(&mut packet.rx_checksum) == RxChecksum::Valid;
-        let mut packet = with_headroom(mem, packet, ethernet::LEN, CopyReason::LinearHead)?;
+        let mut packet =
+            with_headroom(&mut self.mem, packet, ethernet::LEN, CopyReason::LinearHead)?;
         packet.tx_checksum = TxChecksum::Done;
         if valid && !part.fragment {
-            self.leave_checksum_open(mem, &mut packet, received)?;
+            self.leave_checksum_open(&mut packet, received)?;
         }
         let longest = usize::from(u16::MAX);
         packet.gso = gso.filter(|gso| packet.frag_len() > usize::from(gso.size)).map(|gso| {
@@ -243,7 +239,6 @@ impl Net {
     /// Sends a packet to the next hop, which may have to be resolved first.
     fn pass_on(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         packet: PacketBuf,
         received: &Received,
@@ -269,7 +264,7 @@ impl Net {
                 NeighborLookup::Unknown => {
                     let waiting = QueuedPacket { packet, ours: false };
                     if interface.neighbors.enqueue(now, next, waiting, &mut self.counters) {
-                        self.send_solicitation(mem, now, out, next, None);
+                        self.send_solicitation(now, out, next, None);
                     }
                     return Ok(());
                 }
@@ -279,7 +274,7 @@ impl Net {
                 None
             }
         };
-        let emitted = self.emit_within(mem, packet, out, header.as_ref(), FORWARDED);
+        let emitted = self.emit_within(packet, out, header.as_ref(), FORWARDED);
         emitted.map_err(|(_, reason)| reason)
     }
 
@@ -318,13 +313,12 @@ impl Net {
     /// Cuts an IPv4 packet, header and payload, into fragments of at most `mtu` bytes.
     fn cut_forwarded(
         &mut self,
-        mem: &mut Mem,
         mut packet: PacketBuf,
         header_len: usize,
         mtu: usize,
     ) -> Result<Vec<PacketBuf>, DropReason> {
         let count = &mut self.counters.tx_checksums_completed;
-        complete(&mut packet, mem, count).map_err(|(_, reason)| reason)?;
+        complete(&mut packet, &mut self.mem, count).map_err(|(_, reason)| reason)?;
         let head = packet.head().get(..header_len).unwrap_or_default();
         let first: SmallVec<[u8; 64]> = SmallVec::from_slice(head);
         let later = copied_options(&first);
@@ -354,7 +348,6 @@ impl Net {
 
     fn send_forward_error(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         received: &Received,
         packet: PacketBuf,
@@ -363,12 +356,12 @@ impl Net {
     ) {
         // RFC 1812 section 4.3.2.7: not about "any fragment of a datagram other than the first".
         if !part.later {
-            self.send_icmp_error(mem, now, received, packet, error);
+            self.send_icmp_error(now, received, packet, error);
         }
     }
 
     /// Tells the sender of a packet, its head at the IP header, that the next hop did not answer.
-    pub(super) fn return_unreachable(&mut self, mem: &mut Mem, now: Instant, packet: PacketBuf) {
+    pub(super) fn return_unreachable(&mut self, now: Instant, packet: PacketBuf) {
         let (head, len) = (packet.head(), packet.len());
         let origin = Origin::frame(0);
         let parsed = match head.first().map(|b| b >> 4) {
@@ -380,7 +373,7 @@ impl Net {
         received.link = self.link_to(now, None, received.src);
         let part = find_transport(head, &mut received);
         let error = IcmpError::host_unreachable(received.dst.is_ipv4());
-        self.send_forward_error(mem, now, &received, packet, error, part);
+        self.send_forward_error(now, &received, packet, error, part);
     }
 }
 
@@ -458,7 +451,6 @@ impl Net {
     /// devices complete such a checksum.
     fn leave_checksum_open(
         &mut self,
-        mem: &mut Mem,
         packet: &mut PacketBuf,
         received: &Received,
     ) -> Result<(), DropReason> {
@@ -480,7 +472,7 @@ impl Net {
             return Ok(());
         }
         let (ends, at) = ((received.src, received.dst), (at as u16, offset));
-        let left = leave_checksum(packet, ends, protocol, at, mem, &mut self.counters);
+        let left = leave_checksum(packet, ends, protocol, at, &mut self.mem, &mut self.counters);
         left.map_err(|(_, reason)| reason)
     }
 }

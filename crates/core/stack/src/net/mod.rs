@@ -51,7 +51,7 @@ pub use links::config::{LinkConfig, LinkId};
 pub(crate) use routes::is_link_local;
 pub(crate) use wire::protocol;
 
-/// The memory that input and output use, an argument of each call.
+/// The stack's memory for payload, and the limits that all TCP connections share.
 pub(crate) struct Mem {
     pub pool: PagePool,
     /// Writes bytes into pages.
@@ -59,8 +59,15 @@ pub(crate) struct Mem {
     /// Lends pages to whoever fills them.
     pub filler: PageWriter,
     pub ledger: CopyLedger,
-    /// Shared by TCP connections.
     pub shared: Shared,
+}
+
+impl Mem {
+    /// Nothing is written or lent yet.
+    pub(crate) fn new(pool: PagePool, shared: Shared) -> Self {
+        let (writer, filler) = (PageWriter::new(), PageWriter::new());
+        Self { pool, writer, filler, ledger: CopyLedger::new(), shared }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -121,6 +128,8 @@ pub(crate) struct Outgoing {
 pub(crate) struct Net {
     /// Counters of the whole stack, sockets included.
     pub counters: Counters,
+    /// Memory of the whole stack, sockets included.
+    pub mem: Mem,
     links: Links,
     routes: Routes,
     cache: HopCache,
@@ -151,7 +160,7 @@ pub(crate) struct Net {
 
 impl Net {
     /// Checks the configuration.
-    pub(crate) fn new(now: Instant, config: &NetConfig) -> Result<Self, StackError> {
+    pub(crate) fn new(now: Instant, config: &NetConfig, mem: Mem) -> Result<Self, StackError> {
         let (mut table_key, mut keyed) = ([0; 16], [0; 16]);
         let (first, second) = config.secret.split_at(16);
         table_key.copy_from_slice(first);
@@ -166,6 +175,7 @@ impl Net {
         interface.transparent = config.first_link.transparent;
         let mut net = Self {
             counters: Counters::new(),
+            mem,
             links: Links::new(interface),
             routes,
             cache: HopCache::new(),
@@ -455,16 +465,16 @@ impl Net {
     // In. (Frames: `input.rs`.)
 
     /// Called when `now` has reached [`poll_timeout`](Self::poll_timeout).
-    pub(crate) fn handle_timeout(&mut self, mem: &mut Mem, now: Instant) {
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
         for link in self.links.indices() {
             let interface = self.links.at(link);
             if interface.announcements > 0 && now >= interface.announce_at {
-                self.announce(mem, now, link);
+                self.announce(now, link);
             }
-            self.handle_discovery_timeout(mem, now, link);
+            self.handle_discovery_timeout(now, link);
             if self.links.at(link).groups.next_timeout() <= now {
-                self.send_reports(mem, now, link);
+                self.send_reports(now, link);
             }
         }
         if self.paths.expire(now) {
@@ -473,7 +483,7 @@ impl Net {
         let mut expired = Vec::new();
         self.reassembly.handle_timeout(now, &mut self.counters, &mut expired);
         for datagram in expired {
-            self.send_reassembly_timeout(mem, now, datagram);
+            self.send_reassembly_timeout(now, datagram);
         }
     }
 
@@ -508,19 +518,14 @@ impl Net {
 
     /// Returns packets that looped back, in place of `packet`, and errors about silent neighbours,
     /// until `None`. While some are left, [`poll_timeout`](Self::poll_timeout) is already due.
-    pub(crate) fn poll_inbound(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        packet: &mut PacketBuf,
-    ) -> Option<Inbound> {
+    pub(crate) fn poll_inbound(&mut self, now: Instant, packet: &mut PacketBuf) -> Option<Inbound> {
         self.now = now;
         if let Some(notice) = self.notices.pop_front() {
             return Some(notice);
         }
         while let Some((link, looped)) = self.loopback.pop_front() {
             *packet = looped;
-            match self.handle_ip(mem, now, packet, Origin::loopback(link)) {
+            match self.handle_ip(now, packet, Origin::loopback(link)) {
                 Ok(None) => {}
                 Ok(inbound) => return inbound,
                 Err(reason) => self.counters.drop_one(reason),

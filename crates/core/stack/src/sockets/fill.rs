@@ -78,7 +78,7 @@ impl Udp<'_> {
     ) -> Result<usize, Error> {
         let max = max.min(MAX_IP_PACKET);
         self.pass_turn_on();
-        let Mem { pool, filler, .. } = &mut *self.mem;
+        let Mem { pool, filler, .. } = &mut self.net.mem;
         if !filler.reserve(pool, max) {
             filler.abandon();
             self.wait_for_pages(now, max);

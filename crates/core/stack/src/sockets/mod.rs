@@ -55,7 +55,6 @@ use zerocopy::borrowed::BorrowedMemory;
 /// compared its readiness. So a burst costs one acknowledgement, one timer and one event.
 pub(crate) struct Context {
     pub(crate) net: Net,
-    pub(crate) mem: Mem,
     pub(crate) table: Table,
     pub(crate) work: Work,
     pub(crate) wheel: TimerWheel,
@@ -100,7 +99,6 @@ pub struct Udp<'a> {
     id: SocketId,
     socket: &'a mut UdpSocket,
     net: &'a mut Net,
-    mem: &'a mut Mem,
     work: &'a mut Work,
 }
 
@@ -113,12 +111,11 @@ pub struct Listener<'a> {
 
 impl Context {
     /// No sockets. Each table and number has a key of its own, derived from the stack's `secret`.
-    pub(crate) fn new(now: Instant, secret: &[u8; 32], net: Net, mem: Mem, work: Work) -> Self {
+    pub(crate) fn new(now: Instant, secret: &[u8; 32], net: Net, work: Work) -> Self {
         let draws = |purpose: &[u8]| Random::new(derive(secret, purpose));
         let rate = (REQUEST_ANSWERS_PER_SECOND, REQUEST_ANSWERS_BURST);
         Self {
             net,
-            mem,
             table: Table::default(),
             wheel: TimerWheel::new(now),
             expired: Vec::new(),
@@ -136,9 +133,9 @@ impl Context {
     /// The connection that `id` names.
     #[inline]
     pub(crate) fn tcp(&mut self, id: TcpId) -> Result<Tcp<'_>, Error> {
-        let (id, Self { table, mem, work, wheel, .. }) = (id.0, self);
+        let (id, Self { net, table, work, wheel, .. }) = (id.0, self);
         match table.get_mut(id)? {
-            Socket::Tcp(socket) => Ok(Tcp { id, socket, mem, work, wheel }),
+            Socket::Tcp(socket) => Ok(Tcp { id, socket, mem: &mut net.mem, work, wheel }),
             Socket::Listener(_) => Err(Error::NotConnected),
             Socket::Udp(_) => Err(Error::NotSupported),
             Socket::TimeWait(_) => Err(Error::NoSuchSocket),
@@ -148,9 +145,9 @@ impl Context {
     /// The datagram socket that `id` names.
     #[inline]
     pub(crate) fn udp(&mut self, id: UdpId) -> Result<Udp<'_>, Error> {
-        let (id, Self { net, table, mem, work, .. }) = (id.0, self);
+        let (id, Self { net, table, work, .. }) = (id.0, self);
         match table.get_mut(id)? {
-            Socket::Udp(socket) => Ok(Udp { id, socket, net, mem, work }),
+            Socket::Udp(socket) => Ok(Udp { id, socket, net, work }),
             _ => Err(Error::NotSupported),
         }
     }

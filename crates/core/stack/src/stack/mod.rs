@@ -11,9 +11,7 @@ pub(crate) mod view;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pagewire_mem::{
-    CopyLedger, CopyReason, FragVec, Instant, PacketBuf, PagePool, PageWriter, PoolAudit,
-};
+use pagewire_mem::{CopyLedger, CopyReason, FragVec, Instant, PacketBuf, PagePool, PoolAudit};
 use pagewire_tcp::{ChallengeLimit, ReceiveBudget, Shared};
 
 use crate::config::{PoolMemory, StackConfig};
@@ -75,19 +73,17 @@ impl Stack {
                 config.challenge_acks_per_second,
             ),
         };
-        let mut net = Net::new(now, &net_config)?;
-        for link in &config.links {
-            net.add_link(now, link)?;
-        }
-        net.set_forwarding(config.ip_forwarding);
         let pool = match config.pool {
             PoolMemory::File => PagePool::new("pagewire-stack", config.pool_bytes)?,
             PoolMemory::Anonymous => PagePool::anonymous(config.pool_bytes)?,
         };
-        let (writer, filler) = (PageWriter::new(), PageWriter::new());
-        let mem = Mem { pool, writer, filler, ledger: CopyLedger::new(), shared };
+        let mut net = Net::new(now, &net_config, Mem::new(pool, shared))?;
+        for link in &config.links {
+            net.add_link(now, link)?;
+        }
+        net.set_forwarding(config.ip_forwarding);
         Ok(Self {
-            cx: Context::new(now, &secret, net, mem, work),
+            cx: Context::new(now, &secret, net, work),
             tcp,
             listeners: Listeners::new(&secret, config.syn_cookies),
             udp: UdpSockets::new(&secret),
@@ -140,7 +136,7 @@ impl Stack {
 
     /// Runs what is due at `now`, see [`poll_timeout`](Self::poll_timeout); harmless at any time.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.cx.net.handle_timeout(&mut self.cx.mem, now);
+        self.cx.net.handle_timeout(now);
         // While no device asks for output, no other call processes these.
         self.take_inbound(now);
         // First collect, then work: a timer set meanwhile waits for the next call.
@@ -170,14 +166,14 @@ impl Stack {
     /// are the work of another turn. Debug builds check that no page is lost.
     #[inline]
     pub fn end_turn(&mut self) {
-        self.cx.mem.pool.drain();
+        self.cx.net.mem.pool.drain();
         #[cfg(debug_assertions)]
-        self.audit.check(&self.cx.mem.pool);
+        self.audit.check(&self.cx.net.mem.pool);
     }
 
     #[inline(always)]
     fn handle_frame_at(&mut self, now: Instant, link: LinkIndex, frame: &mut PacketBuf) {
-        match &self.cx.net.handle_frame(&mut self.cx.mem, now, link, frame) {
+        match &self.cx.net.handle_frame(now, link, frame) {
             Ok(Some(inbound)) => self.dispatch(now, inbound, frame),
             Ok(None) => {}
             Err(reason) => self.cx.net.counters.drop_one(*reason),
@@ -207,7 +203,7 @@ impl Stack {
         let mut taken = 0;
         let mut packet = PacketBuf::for_rx();
         while taken < LOOPBACKS_PER_POLL
-            && let Some(inbound) = self.cx.net.poll_inbound(&mut self.cx.mem, now, &mut packet)
+            && let Some(inbound) = self.cx.net.poll_inbound(now, &mut packet)
         {
             self.dispatch(now, &inbound, &mut packet);
             taken += 1;
@@ -226,10 +222,10 @@ impl Stack {
     /// Whether nothing is to transmit or report until a frame, a timer or a verb comes.
     #[inline]
     pub fn is_at_rest(&self) -> bool {
-        let Context { net, mem, work, .. } = &self.cx;
+        let Context { net, work, .. } = &self.cx;
         work.tx_pending.is_empty()
             && work.event_pending.is_empty()
-            && !work.page_waiters.is_met(mem.pool.stats().free)
+            && !work.page_waiters.is_met(net.mem.pool.stats().free)
             && !work.completions.is_pending()
             && net.is_at_rest()
     }
@@ -331,35 +327,35 @@ impl Stack {
 
     /// Payload bytes copied, by reason.
     pub fn ledger(&self) -> &CopyLedger {
-        &self.cx.mem.ledger
+        &self.cx.net.mem.ledger
     }
 
     /// The ledger, for a device that copies.
     pub fn ledger_mut(&mut self) -> &mut CopyLedger {
-        &mut self.cx.mem.ledger
+        &mut self.cx.net.mem.ledger
     }
 
     /// Copies `data` to pages, as far as there are some; also returns the number of bytes.
     pub fn copy_in(&mut self, data: &[u8]) -> (FragVec, usize) {
-        let Mem { pool, writer, ledger, .. } = &mut self.cx.mem;
+        let Mem { pool, writer, ledger, .. } = &mut self.cx.net.mem;
         writer.write(pool, data, ledger, CopyReason::AppWrite)
     }
 
     /// Bytes of memory that sockets pin for unread data; see [`StackConfig::receive_memory`].
     pub fn receive_memory_used(&self) -> usize {
-        self.cx.mem.shared.receive.used()
+        self.cx.net.mem.shared.receive.used()
     }
 
     /// The device whose frames come next has `bytes` bytes of memory left for what stays unread: no
     /// more is taken, or promised to peers, until the next call. `usize::MAX`: only
     /// [`StackConfig::receive_memory`] counts.
     pub fn set_receive_room(&mut self, bytes: usize) {
-        self.cx.mem.shared.receive.set_room(bytes);
+        self.cx.net.mem.shared.receive.set_room(bytes);
     }
 
     /// Counts the pages of the stack's pool: walks over all of them.
     pub fn pool_audit(&self) -> PoolAudit {
-        self.cx.mem.pool.audit()
+        self.cx.net.mem.pool.audit()
     }
 
     /// Sockets of all kinds and states, TIME-WAIT included.

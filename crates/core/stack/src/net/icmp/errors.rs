@@ -113,13 +113,12 @@ impl Net {
     /// Answers a datagram that no socket takes, as it was handed up, with "port unreachable".
     pub(crate) fn send_port_unreachable(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         received: &Received,
         packet: PacketBuf,
     ) {
         let error = IcmpError::port_unreachable(received.dst.is_ipv4());
-        self.send_about_payload(mem, now, received, packet, error);
+        self.send_about_payload(now, received, packet, error);
     }
 }
 
@@ -127,7 +126,6 @@ impl Net {
     /// Sends an error about a packet of `about` to its sender.
     pub(crate) fn send_unreachable(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         about: &Flow,
         why: Unreachable,
@@ -156,7 +154,7 @@ impl Net {
             checksum_offset: Some(icmp::CHECKSUM_OFFSET),
             packet,
         };
-        self.send(mem, now, out)?;
+        self.send(now, out)?;
         self.counters.icmp_errors_sent += 1;
         Ok(())
     }
@@ -185,12 +183,7 @@ fn quote_of(about: &Flow, why: Unreachable) -> Option<PacketBuf> {
 
 impl Net {
     /// Tells the sender of a datagram that fragments did not come in time.
-    pub(in crate::net) fn send_reassembly_timeout(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        old: ExpiredDatagram,
-    ) {
+    pub(in crate::net) fn send_reassembly_timeout(&mut self, now: Instant, old: ExpiredDatagram) {
         let ExpiredDatagram { received, headers, payload } = old;
         let mut packet = PacketBuf::for_rx();
         if headers.is_empty() || append(&mut packet, &headers) == 0 {
@@ -205,13 +198,12 @@ impl Net {
         let link = self.link_to(now, Some(received.dst), received.src);
         let received = Received { header_len: headers.len() as u16, link, ..received };
         let error = IcmpError::reassembly_timeout(received.dst.is_ipv4());
-        self.send_icmp_error(mem, now, &received, packet, error);
+        self.send_icmp_error(now, &received, packet, error);
     }
 
     /// Sends an error about `packet`, whose IP headers were taken off.
     pub(in crate::net) fn send_about_payload(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         received: &Received,
         mut packet: PacketBuf,
@@ -219,14 +211,13 @@ impl Net {
     ) {
         let len = usize::from(received.header_len);
         if len > 0 && packet.push(len).is_some() {
-            self.send_icmp_error(mem, now, received, packet, error);
+            self.send_icmp_error(now, received, packet, error);
         }
     }
 
     /// Sends an error about `packet`, its head at the IP header, if rules and rate limit allow one.
     pub(in crate::net) fn send_icmp_error(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         received: &Received,
         packet: PacketBuf,
@@ -253,8 +244,11 @@ impl Net {
             return;
         }
         let Some(src) = self.answer_source(received, now) else { return };
-        let Some(packet) = quote(mem, packet, received.dst.is_ipv4(), error.header) else { return };
-        if self.send_icmp(mem, now, (src, received.src), None, packet) {
+        let Some(packet) = quote(&mut self.mem, packet, received.dst.is_ipv4(), error.header)
+        else {
+            return;
+        };
+        if self.send_icmp(now, (src, received.src), None, packet) {
             self.counters.icmp_errors_sent += 1;
         }
     }

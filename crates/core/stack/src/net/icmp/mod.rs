@@ -18,13 +18,12 @@ use crate::net::routes::Delivery;
 use crate::net::routes::path_mtu::smallest_path_mtu;
 use crate::net::wire::icmp::{self, v4, v6};
 use crate::net::wire::{ethernet, ipv4, ipv6, protocol};
-use crate::net::{Mem, Net, Outgoing, TooLong};
+use crate::net::{Net, Outgoing, TooLong};
 
 impl Net {
     /// Handles an ICMP message, its head at the ICMP header, checksum verified.
     pub(super) fn handle_icmp(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         packet: &mut PacketBuf,
         received: &Received,
@@ -32,7 +31,7 @@ impl Net {
         let header = icmp::Header::parse(packet.head())?;
         if received.dst.is_ipv4() {
             return match header.kind {
-                v4::ECHO_REQUEST => self.answer_echo(mem, now, packet, received, v4::ECHO_REPLY),
+                v4::ECHO_REQUEST => self.answer_echo(now, packet, received, v4::ECHO_REPLY),
                 v4::ECHO_REPLY => Err(DropReason::IcmpEchoReply),
                 v4::REDIRECT => Err(DropReason::IcmpRedirect),
                 v4::UNREACHABLE | v4::TIME_EXCEEDED | v4::PARAMETER_PROBLEM => {
@@ -48,13 +47,13 @@ impl Net {
             return Err(DropReason::Ipv6Source);
         }
         match header.kind {
-            v6::ECHO_REQUEST => self.answer_echo(mem, now, packet, received, v6::ECHO_REPLY),
+            v6::ECHO_REQUEST => self.answer_echo(now, packet, received, v6::ECHO_REPLY),
             v6::ECHO_REPLY => Err(DropReason::IcmpEchoReply),
             v6::NEIGHBOR_SOLICITATION | v6::NEIGHBOR_ADVERTISEMENT => {
-                self.handle_ndp(mem, now, packet, received).map(|()| None)
+                self.handle_ndp(now, packet, received).map(|()| None)
             }
             mld::QUERY | mld::REPORT_V1 | mld::DONE_V1 | mld::REPORT_V2 => {
-                self.handle_mld(mem, now, packet, received).map(|()| None)
+                self.handle_mld(now, packet, received).map(|()| None)
             }
             v6::ROUTER_SOLICITATION => Err(DropReason::NdpRouterSolicitation),
             v6::ROUTER_ADVERTISEMENT => Err(DropReason::NdpRouterAdvertisement),
@@ -79,7 +78,6 @@ impl Net {
     /// Sends an ICMP message; whether it went.
     pub(super) fn send_icmp(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         (src, dst): (IpAddr, IpAddr),
         hop_limit: Option<u8>,
@@ -97,7 +95,7 @@ impl Net {
             checksum_offset: Some(icmp::CHECKSUM_OFFSET),
             packet,
         };
-        self.send(mem, now, out).is_ok()
+        self.send(now, out).is_ok()
     }
 }
 
@@ -105,7 +103,6 @@ impl Net {
     /// Turns an echo request into the reply.
     fn answer_echo(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         packet: &mut PacketBuf,
         received: &Received,
@@ -118,7 +115,7 @@ impl Net {
             if !received.is_unicast() {
                 return Err(DropReason::IcmpBroadcast);
             }
-            spill_head(mem, packet, icmp::IDENT_LEN, CopyReason::Icmp)?;
+            spill_head(&mut self.mem, packet, icmp::IDENT_LEN, CopyReason::Icmp)?;
             return Ok(Some(Inbound::Echo(*received)));
         }
         // RFC 1122 section 3.2.2.6: "An ICMP Echo Request destined to an IP broadcast or IP
@@ -138,10 +135,10 @@ impl Net {
             }
             IpAddr::V6(_) => ethernet::LEN + ipv6::LEN,
         };
-        let mut packet = with_headroom(mem, take(packet), room, CopyReason::Icmp)?;
+        let mut packet = with_headroom(&mut self.mem, take(packet), room, CopyReason::Icmp)?;
         (packet.gso, packet.tx_checksum) = (None, TxChecksum::Done);
         // Refusals are counted where they happen.
-        if self.send_icmp(mem, now, (src, received.src), None, packet) {
+        if self.send_icmp(now, (src, received.src), None, packet) {
             self.counters.icmp_echo_answered += 1;
         }
         Ok(None)

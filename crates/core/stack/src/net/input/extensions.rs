@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::counters::DropReason;
 use crate::limits::{EXTENSION_BYTES, EXTENSION_HEADERS};
+use crate::net::Net;
 use crate::net::head::{append, spill_head, take};
 use crate::net::icmp::errors::IcmpError;
 use crate::net::input::reassembly::{DatagramKey, ReceivedFragment};
@@ -16,7 +17,6 @@ use crate::net::input::received::{InputResult, Received};
 use crate::net::routes::Delivery;
 use crate::net::wire::ipv6::OptionsVerdict;
 use crate::net::wire::{ipv4, ipv6, protocol};
-use crate::net::{Mem, Net};
 
 /// Why a packet is dropped, and the error that its sender is sent.
 struct HeaderRefusal {
@@ -44,7 +44,6 @@ impl Net {
     /// Walks extension headers (RFC 8200 section 4), the packet's head at the IPv6 header.
     pub(in crate::net) fn walk_extensions(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         packet: &mut PacketBuf,
         mut received: Received,
@@ -59,17 +58,17 @@ impl Net {
             Ok(None) => {
                 packet.pull(at);
                 received.header_len = if gone == 0 { at as u16 } else { 0 };
-                self.verify_and_hand_up(mem, now, packet, received)
+                self.verify_and_hand_up(now, packet, received)
             }
             Ok(Some(part)) => {
                 let quote = if gone == 0 { at } else { 0 };
                 let headers = SmallVec::from_slice(packet.head().get(..quote).unwrap_or_default());
                 packet.pull(at);
-                self.handle_fragment(mem, now, packet, received, part, headers)
+                self.handle_fragment(now, packet, received, part, headers)
             }
             Err(HeaderRefusal { reason, error }) => {
                 if let (Some(error), 0) = (error, gone) {
-                    self.send_icmp_error(mem, now, &received, take(packet), error);
+                    self.send_icmp_error(now, &received, take(packet), error);
                 }
                 Err(reason)
             }
@@ -197,7 +196,6 @@ impl Net {
     /// Handles a fragment, its head at the payload. `headers`: what was in front, for an ICMP error.
     pub(in crate::net) fn handle_fragment(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         packet: &mut PacketBuf,
         received: Received,
@@ -208,14 +206,20 @@ impl Net {
         if received.delivery == Delivery::Broadcast {
             return Err(DropReason::TransportBroadcast);
         }
-        spill_head(mem, packet, 0, CopyReason::LinearHead)?;
+        spill_head(&mut self.mem, packet, 0, CopyReason::LinearHead)?;
         let ipv6::Fragment { offset, more, id, .. } = part;
         let v4 = received.dst.is_ipv4();
         let protocol = if v4 { received.protocol } else { 0 };
         let key = DatagramKey { src: received.src, dst: received.dst, id, protocol };
         let (offset, payload) = (usize::from(offset), packet.take_frags());
         let fragment = ReceivedFragment { offset, more, received, headers, payload };
-        let whole = self.reassembly.handle_fragment(mem, now, key, fragment, &mut self.counters)?;
+        let whole = self.reassembly.handle_fragment(
+            &mut self.mem,
+            now,
+            key,
+            fragment,
+            &mut self.counters,
+        )?;
         let Some(whole) = whole else { return Ok(None) };
         self.counters.reassembled += 1;
         *packet = whole.packet;
@@ -251,9 +255,9 @@ impl Net {
             ..received
         };
         if !v4 {
-            return self.walk_extensions(mem, now, packet, received, true);
+            return self.walk_extensions(now, packet, received, true);
         }
         packet.pull(header_len);
-        self.verify_and_hand_up(mem, now, packet, received)
+        self.verify_and_hand_up(now, packet, received)
     }
 }

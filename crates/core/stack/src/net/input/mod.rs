@@ -28,19 +28,18 @@ use smallvec::SmallVec;
 
 use crate::counters::DropReason;
 use crate::limits::MAX_IP_PACKET;
+use crate::net::Net;
 use crate::net::head::trim;
 use crate::net::input::received::{InputResult, Origin, Received};
 use crate::net::links::config::LinkIndex;
 use crate::net::routes::{Delivery, is_link_local};
 use crate::net::wire::{ethernet, ipv4, ipv6, protocol};
-use crate::net::{Mem, Net};
 
 impl Net {
     /// Byte path, steps R2 and R3: handles a frame, and answers ARP, neighbour discovery and echo.
     /// Packets to ourselves and notices wait for [`poll_inbound`](Self::poll_inbound).
     pub(crate) fn handle_frame(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         link: LinkIndex,
         frame: &mut PacketBuf,
@@ -50,8 +49,8 @@ impl Net {
         self.counters.rx_bytes += frame.len() as u64;
         let origin = Origin::frame(link);
         match self.links.at(link).device.medium {
-            Medium::Ethernet => self.handle_ethernet(mem, now, frame, origin),
-            Medium::Ip => self.handle_ip(mem, now, frame, origin),
+            Medium::Ethernet => self.handle_ethernet(now, frame, origin),
+            Medium::Ip => self.handle_ip(now, frame, origin),
         }
     }
 }
@@ -60,7 +59,6 @@ impl Net {
     /// Handles an IP packet, whose version only the packet tells.
     pub(super) fn handle_ip(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         packet: &mut PacketBuf,
         origin: Origin,
@@ -70,19 +68,14 @@ impl Net {
         }
         let interface = self.links.at(origin.link);
         match packet.head().first().map(|b| b >> 4) {
-            Some(4) if interface.has_v4 || origin.loopback => {
-                self.handle_ipv4(mem, now, packet, origin)
-            }
-            Some(6) if interface.has_v6 || origin.loopback => {
-                self.handle_ipv6(mem, now, packet, origin)
-            }
+            Some(4) if interface.has_v4 || origin.loopback => self.handle_ipv4(now, packet, origin),
+            Some(6) if interface.has_v6 || origin.loopback => self.handle_ipv6(now, packet, origin),
             _ => Err(DropReason::IpVersion),
         }
     }
 
     fn handle_ethernet(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         frame: &mut PacketBuf,
         mut origin: Origin,
@@ -102,23 +95,17 @@ impl Net {
         }
         frame.pull(ethernet::LEN);
         match header.ethertype {
-            ethernet::IPV4 if interface.has_v4 => self.handle_ipv4(mem, now, frame, origin),
-            ethernet::IPV6 if interface.has_v6 => self.handle_ipv6(mem, now, frame, origin),
+            ethernet::IPV4 if interface.has_v4 => self.handle_ipv4(now, frame, origin),
+            ethernet::IPV6 if interface.has_v6 => self.handle_ipv6(now, frame, origin),
             ethernet::ARP if interface.has_v4 => {
                 self.counters.rx_arp += 1;
-                self.handle_arp(mem, now, origin.link, frame).map(|()| None)
+                self.handle_arp(now, origin.link, frame).map(|()| None)
             }
             _ => Err(DropReason::EthernetType),
         }
     }
 
-    fn handle_ipv4(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        packet: &mut PacketBuf,
-        origin: Origin,
-    ) -> InputResult {
+    fn handle_ipv4(&mut self, now: Instant, packet: &mut PacketBuf, origin: Origin) -> InputResult {
         self.counters.rx_ipv4 += 1;
         if !packet.linearize(ipv4::LEN) {
             return Err(DropReason::Ipv4Truncated);
@@ -136,7 +123,7 @@ impl Net {
             ..Received::v4(&header, origin)
         };
         if received.delivery == Delivery::Foreign {
-            return self.forward(mem, now, packet, received);
+            return self.forward(now, packet, received);
         }
         if header.is_fragment() {
             self.counters.rx_fragments += 1;
@@ -148,19 +135,13 @@ impl Net {
                 more: header.more_fragments,
                 id: header.id.into(),
             };
-            return self.handle_fragment(mem, now, packet, received, part, headers);
+            return self.handle_fragment(now, packet, received, part, headers);
         }
         packet.pull(header_len);
-        self.verify_and_hand_up(mem, now, packet, received)
+        self.verify_and_hand_up(now, packet, received)
     }
 
-    fn handle_ipv6(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        packet: &mut PacketBuf,
-        origin: Origin,
-    ) -> InputResult {
+    fn handle_ipv6(&mut self, now: Instant, packet: &mut PacketBuf, origin: Origin) -> InputResult {
         self.counters.rx_ipv6 += 1;
         if !packet.linearize(ipv6::LEN) {
             return Err(DropReason::Ipv6Truncated);
@@ -172,14 +153,14 @@ impl Net {
             ..Received::v6(&header, origin)
         };
         if received.delivery == Delivery::Foreign {
-            return self.forward(mem, now, packet, received);
+            return self.forward(now, packet, received);
         }
         match header.next_header {
             protocol::TCP | protocol::UDP | protocol::ICMPV6 => {
                 packet.pull(ipv6::LEN);
-                self.verify_and_hand_up(mem, now, packet, received)
+                self.verify_and_hand_up(now, packet, received)
             }
-            _ => self.walk_extensions(mem, now, packet, received, false),
+            _ => self.walk_extensions(now, packet, received, false),
         }
     }
 

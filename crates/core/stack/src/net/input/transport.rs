@@ -5,38 +5,37 @@ use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf, RxChecksum};
 
 use crate::counters::DropReason;
+use crate::net::Net;
 use crate::net::head::{spill_head, take, trim};
 use crate::net::icmp::errors::IcmpError;
 use crate::net::input::received::{Inbound, InputResult, Received};
 use crate::net::wire::{self, protocol, pseudo_header_sum, tcp, udp};
-use crate::net::{Mem, Net};
 
 impl Net {
     /// Handles a transport packet, its head at that header: hands up verified TCP and UDP.
     pub(in crate::net) fn verify_and_hand_up(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         packet: &mut PacketBuf,
         mut received: Received,
     ) -> InputResult {
         let v4 = received.dst.is_ipv4();
         let header_len = match received.protocol {
-            protocol::TCP => self.tcp_header(mem, packet, &mut received)?,
-            protocol::UDP => self.udp_header(mem, packet, &mut received)?,
+            protocol::TCP => self.tcp_header(packet, &mut received)?,
+            protocol::UDP => self.udp_header(packet, &mut received)?,
             protocol::IGMP if v4 => {
                 self.counters.rx_igmp += 1;
                 // As much of a long one as the head takes.
                 let len = packet.len().clamp(wire::icmp::LEN, HEAD_CAPACITY);
                 reserve(packet, &mut received, len, DropReason::GroupMessage)?;
-                self.verify(mem, packet, &received, DropReason::IcmpChecksum)?;
-                return self.handle_igmp(mem, now, packet, &received).map(|()| None);
+                self.verify(packet, &received, DropReason::IcmpChecksum)?;
+                return self.handle_igmp(now, packet, &received).map(|()| None);
             }
             protocol::ICMP | protocol::ICMPV6 if v4 == (received.protocol == protocol::ICMP) => {
                 self.counters.rx_icmp += 1;
                 reserve(packet, &mut received, wire::icmp::LEN, DropReason::IcmpTruncated)?;
-                self.verify(mem, packet, &received, DropReason::IcmpChecksum)?;
-                return self.handle_icmp(mem, now, packet, &received);
+                self.verify(packet, &received, DropReason::IcmpChecksum)?;
+                return self.handle_icmp(now, packet, &received);
             }
             // RFC 1122 section 3.2.2.1: code 2, protocol unreachable, "when the designated
             // transport protocol is not supported"; RFC 8200 section 4: unrecognised next header.
@@ -45,13 +44,13 @@ impl Net {
                     true => IcmpError::protocol_unreachable(),
                     false => IcmpError::unknown_next_header(usize::from(received.next_field)),
                 };
-                self.send_about_payload(mem, now, &received, take(packet), error);
+                self.send_about_payload(now, &received, take(packet), error);
                 return Err(DropReason::ProtocolUnknown);
             }
         };
         if packet.head().len() > header_len {
             self.counters.rx_head_payloads += 1;
-            spill_head(mem, packet, header_len, CopyReason::LinearHead)?;
+            spill_head(&mut self.mem, packet, header_len, CopyReason::LinearHead)?;
         }
         Ok(Some(Inbound::Transport(received)))
     }
@@ -60,7 +59,6 @@ impl Net {
     #[inline(always)]
     fn tcp_header(
         &mut self,
-        mem: &mut Mem,
         packet: &mut PacketBuf,
         received: &mut Received,
     ) -> Result<usize, DropReason> {
@@ -77,7 +75,7 @@ impl Net {
             return Err(DropReason::TcpDataOffset);
         }
         reserve(packet, received, header_len, DropReason::TcpDataOffset)?;
-        self.verify(mem, packet, received, DropReason::TcpChecksum)?;
+        self.verify(packet, received, DropReason::TcpChecksum)?;
         // RFC 6335 section 6: port 0 is reserved; it cannot be answered.
         if let [0, 0, _, _, ..] | [_, _, 0, 0, ..] = packet.head() {
             return Err(DropReason::TcpPort);
@@ -89,7 +87,6 @@ impl Net {
     #[inline(always)]
     fn udp_header(
         &mut self,
-        mem: &mut Mem,
         packet: &mut PacketBuf,
         received: &mut Received,
     ) -> Result<usize, DropReason> {
@@ -106,7 +103,7 @@ impl Net {
         match header.checksum {
             0 if v4 || packet.rx_checksum == RxChecksum::Valid => {}
             0 => return Err(DropReason::UdpChecksum),
-            _ => self.verify(mem, packet, received, DropReason::UdpChecksum)?,
+            _ => self.verify(packet, received, DropReason::UdpChecksum)?,
         }
         Ok(udp::LEN)
     }
@@ -116,7 +113,6 @@ impl Net {
     /// Verifies the transport checksum unless the device has: the whole sum must be all ones.
     pub(in crate::net) fn verify(
         &mut self,
-        mem: &mut Mem,
         packet: &PacketBuf,
         received: &Received,
         otherwise: DropReason,
@@ -132,7 +128,7 @@ impl Net {
         }
         sum.add_bytes(packet.head());
         for frag in packet.frags() {
-            sum.add_frag(frag, &mut mem.ledger);
+            sum.add_frag(frag, &mut self.mem.ledger);
         }
         if sum.finish() == 0 { Ok(()) } else { Err(otherwise) }
     }

@@ -45,7 +45,6 @@ impl Net {
     /// `NoSuchLink` if it was removed, or has no address of that version; `NoBuffers` for too many.
     pub(crate) fn join_group(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         link: LinkId,
         group: IpAddr,
@@ -53,15 +52,15 @@ impl Net {
         let link = self.group_place(link, group)?;
         let groups = &mut self.links.at_mut(link).groups;
         groups.of(group.is_ipv6()).join(now, group, false)?;
-        self.send_reports(mem, now, link);
+        self.send_reports(now, link);
         Ok(())
     }
 
     /// One socket less is in the group.
-    pub(crate) fn leave_group(&mut self, mem: &mut Mem, now: Instant, link: LinkId, group: IpAddr) {
+    pub(crate) fn leave_group(&mut self, now: Instant, link: LinkId, group: IpAddr) {
         let Some(link) = self.links.find(link) else { return };
         self.links.at_mut(link).groups.of(group.is_ipv6()).leave(now, group);
-        self.send_reports(mem, now, link);
+        self.send_reports(now, link);
     }
 
     /// The place of a link that may join groups of this IP version.
@@ -85,7 +84,7 @@ impl Net {
     }
 
     /// A datagram to a group comes back to our own sockets, if the link that it leaves by is in it.
-    pub(crate) fn loop_to_group(&mut self, mem: &mut Mem, now: Instant, out: &Outgoing) {
+    pub(crate) fn loop_to_group(&mut self, now: Instant, out: &Outgoing) {
         let Outgoing { src, dst, protocol, ecn, dont_fragment, too_long, by, .. } = *out;
         let link = by.unwrap_or_else(|| self.link_to(now, Some(src), dst));
         if !self.is_in_group(link, dst) {
@@ -106,7 +105,7 @@ impl Net {
         }
         let hop_limit = out.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
         let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit, by };
-        if let Err((_, reason)) = self.loop_back(mem, copy, &envelope, link) {
+        if let Err((_, reason)) = self.loop_back(copy, &envelope, link) {
             self.counters.drop_one(reason);
         }
     }
@@ -134,7 +133,6 @@ impl Net {
     /// Handles an IGMP message, its checksum verified.
     pub(super) fn handle_igmp(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         packet: &PacketBuf,
         received: &Received,
@@ -147,7 +145,7 @@ impl Net {
         match bytes.first() {
             Some(&igmp::QUERY) => {
                 let query = Query::parse_v4(bytes, packet.len())?;
-                self.handle_group_query(mem, now, (received.link, false), &query);
+                self.handle_group_query(now, (received.link, false), &query);
             }
             Some(&(igmp::REPORT_V1 | igmp::REPORT_V2)) => {
                 let group = bytes.get(4..8).and_then(<[u8]>::first_chunk::<4>);
@@ -163,7 +161,6 @@ impl Net {
     /// Handles an MLD message, its checksum verified, its head at the ICMP header.
     pub(super) fn handle_mld(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         packet: &mut PacketBuf,
         received: &Received,
@@ -186,7 +183,7 @@ impl Net {
         match kind {
             Some(mld::QUERY) => {
                 let query = Query::parse_v6(packet.head(), packet.len())?;
-                self.handle_group_query(mem, now, (received.link, true), &query);
+                self.handle_group_query(now, (received.link, true), &query);
             }
             Some(mld::REPORT_V1) => {
                 let group = packet.head().get(8..24).and_then(<[u8]>::first_chunk::<16>);
@@ -198,7 +195,7 @@ impl Net {
         Ok(())
     }
 
-    pub(super) fn send_reports(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex) {
+    pub(super) fn send_reports(&mut self, now: Instant, link: LinkIndex) {
         for v6 in [false, true] {
             let src = self.report_source(link, v6);
             let headers = if v6 { HEADERS_V6 } else { HEADERS_V4 };
@@ -206,21 +203,15 @@ impl Net {
             let next =
                 |net: &mut Net| net.links.at_mut(link).groups.of(v6).poll_transmit(now, room);
             while let Some(report) = next(self) {
-                self.send_group_message(mem, link, src, &report.emit(src));
+                self.send_group_message(link, src, &report.emit(src));
             }
         }
         self.links.at_mut(link).groups.note();
     }
 
-    fn handle_group_query(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        (link, v6): (LinkIndex, bool),
-        query: &Query,
-    ) {
+    fn handle_group_query(&mut self, now: Instant, (link, v6): (LinkIndex, bool), query: &Query) {
         self.links.at_mut(link).groups.of(v6).handle_query(now, query);
-        self.send_reports(mem, now, link);
+        self.send_reports(now, link);
     }
 
     fn handle_group_report(&mut self, now: Instant, link: LinkIndex, group: IpAddr) {
@@ -241,19 +232,13 @@ impl Net {
         self.routes.of_link(link).map(|cidr| cidr.addr()).find(fits).unwrap_or(any)
     }
 
-    fn send_group_message(
-        &mut self,
-        mem: &mut Mem,
-        link: LinkIndex,
-        src: IpAddr,
-        message: &Message,
-    ) {
+    fn send_group_message(&mut self, link: LinkIndex, src: IpAddr, message: &Message) {
         let Message { to, bytes } = message;
         let medium = self.links.at(link).device.medium;
         let mac = (medium == Medium::Ethernet).then(|| Mac::for_multicast(*to));
         let header = mac.map(|mac| self.link_header(link, mac, to.is_ipv6()));
-        let sent = match group_packet(mem, src, *to, bytes) {
-            Some(packet) => self.emit(mem, packet, link, header.as_ref()),
+        let sent = match group_packet(&mut self.mem, src, *to, bytes) {
+            Some(packet) => self.emit(packet, link, header.as_ref()),
             None => Err((Error::NoBuffers, DropReason::NoPages)),
         };
         match sent {

@@ -7,13 +7,13 @@ use pagewire_mem::{Instant, PacketBuf};
 
 use crate::counters::DropReason;
 use crate::limits::{ANNOUNCE_INTERVAL, DEFEND_INTERVAL, NOTICES};
+use crate::net::Net;
 use crate::net::input::received::{IcmpKind, Inbound, Received};
 use crate::net::links::config::LinkIndex;
 use crate::net::neighbors::{NeighborAction, NeighborClaim, QueuedPacket};
 use crate::net::wire::arp::{self, Operation};
 use crate::net::wire::ethernet::{self, Mac};
 use crate::net::wire::{icmp, ndp};
-use crate::net::{Mem, Net};
 
 /// Hop limit that proves that a message has not come through a router.
 const NDP_HOP_LIMIT: u8 = 255;
@@ -24,7 +24,6 @@ impl Net {
     /// Handles an ARP packet, its head behind the link header.
     pub(in crate::net) fn handle_arp(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         link: LinkIndex,
         frame: &mut PacketBuf,
@@ -45,7 +44,7 @@ impl Net {
         // Reply) where the 'sender IP address' is one of the host's own IP addresses, but the
         // 'sender hardware address' does not match", there is a conflict.
         if self.routes.is_ours_on(link, sender) {
-            self.handle_conflict(mem, now, link, packet.sender);
+            self.handle_conflict(now, link, packet.sender);
             return Err(DropReason::ArpConflict);
         }
         // Only for addresses of this link, as Linux with `arp_ignore`: links may share a medium.
@@ -53,7 +52,7 @@ impl Net {
         if packet.sender.is_unspecified() {
             // RFC 5227 section 2.1.1: a probe asks whether the target is in use.
             if for_us && packet.operation == Operation::Request {
-                self.send_arp_reply(mem, link, &packet);
+                self.send_arp_reply(link, &packet);
                 return Ok(());
             }
             return Err(DropReason::ArpNotForUs);
@@ -74,10 +73,10 @@ impl Net {
             create: for_us && packet.operation == Operation::Request,
         };
         let known = neighbors.knows(sender);
-        self.learn_neighbor(mem, now, link, sender, claim);
+        self.learn_neighbor(now, link, sender, claim);
         match packet.operation {
             Operation::Request if for_us => {
-                self.send_arp_reply(mem, link, &packet);
+                self.send_arp_reply(link, &packet);
                 Ok(())
             }
             _ if known => Ok(()),
@@ -88,7 +87,6 @@ impl Net {
     /// Handles a solicitation or an advertisement, its head at the ICMP header, checksum verified.
     pub(in crate::net) fn handle_ndp(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         packet: &mut PacketBuf,
         received: &Received,
@@ -104,7 +102,7 @@ impl Net {
         }
         match ndp::Message::parse(packet.head())? {
             ndp::Message::Solicitation { target, source_mac } => {
-                self.handle_solicitation(mem, now, received, target, source_mac)
+                self.handle_solicitation(now, received, target, source_mac)
             }
             ndp::Message::Advertisement { solicited, overrides, target, target_mac, .. } => {
                 // RFC 4861 section 7.1.2: "If the IP Destination Address is a multicast address
@@ -122,17 +120,17 @@ impl Net {
                     return Err(DropReason::NdpNotForUs);
                 }
                 let claim = NeighborClaim { mac: target_mac, solicited, overrides, create: false };
-                self.learn_neighbor(mem, now, link, target, claim);
+                self.learn_neighbor(now, link, target, claim);
                 Ok(())
             }
         }
     }
 
     /// Announces all our addresses on a link, once.
-    pub(in crate::net) fn announce(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex) {
+    pub(in crate::net) fn announce(&mut self, now: Instant, link: LinkIndex) {
         for addr in self.routes.of_link(link).collect::<Vec<_>>() {
             match addr.addr() {
-                IpAddr::V4(addr) => self.announce_v4(mem, link, addr),
+                IpAddr::V4(addr) => self.announce_v4(link, addr),
                 IpAddr::V6(target) => {
                     // RFC 4861 section 7.2.6: unsolicited advertisements.
                     let message = ndp::Message::Advertisement {
@@ -142,7 +140,7 @@ impl Net {
                         target,
                         target_mac: Some(self.links.at(link).device.mac),
                     };
-                    self.send_ndp(mem, now, &message, target.into(), ALL_NODES.into(), None);
+                    self.send_ndp(now, &message, target.into(), ALL_NODES.into(), None);
                 }
             }
         }
@@ -152,26 +150,21 @@ impl Net {
     }
 
     /// Does what neighbours' timeouts ask for.
-    pub(in crate::net) fn handle_discovery_timeout(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        link: LinkIndex,
-    ) {
+    pub(in crate::net) fn handle_discovery_timeout(&mut self, now: Instant, link: LinkIndex) {
         let mut actions = Vec::new();
         let neighbors = &mut self.links.at_mut(link).neighbors;
         neighbors.handle_timeout(now, &mut self.counters, &mut actions);
         for action in actions {
             match action {
                 NeighborAction::Request { addr, station } => {
-                    self.send_solicitation(mem, now, link, addr, station);
+                    self.send_solicitation(now, link, addr, station);
                 }
                 NeighborAction::Failed { addr, queue } => {
                     self.routes.handle_dead_neighbor(now, link, addr);
                     self.counters.drop_many(DropReason::NeighborUnreachable, queue.len() as u64);
-                    self.report_unreachable(mem, now, queue);
+                    self.report_unreachable(now, queue);
                 }
-                NeighborAction::Evicted { queue } => self.report_unreachable(mem, now, queue),
+                NeighborAction::Evicted { queue } => self.report_unreachable(now, queue),
             }
         }
     }
@@ -181,7 +174,6 @@ impl Net {
     /// Asks for the station of an address: all stations, or the one that had the address.
     pub(in crate::net) fn send_solicitation(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         link: LinkIndex,
         addr: IpAddr,
@@ -198,7 +190,7 @@ impl Net {
                     target_mac: Mac::ZERO,
                     target,
                 };
-                self.send_arp(mem, link, &packet, station.unwrap_or(Mac::BROADCAST));
+                self.send_arp(link, &packet, station.unwrap_or(Mac::BROADCAST));
             }
             (_, IpAddr::V6(target)) => {
                 let message = ndp::Message::Solicitation { target, source_mac: Some(mac) };
@@ -207,7 +199,7 @@ impl Net {
                     Some(_) => addr,
                     None => ndp::solicited_node(target).into(),
                 };
-                self.send_ndp(mem, now, &message, src, dst, station.map(|mac| (link, mac)));
+                self.send_ndp(now, &message, src, dst, station.map(|mac| (link, mac)));
             }
             _ => {}
         }
@@ -215,7 +207,7 @@ impl Net {
 }
 
 impl Net {
-    fn send_arp_reply(&mut self, mem: &mut Mem, link: LinkIndex, request: &arp::Packet) {
+    fn send_arp_reply(&mut self, link: LinkIndex, request: &arp::Packet) {
         let reply = arp::Packet {
             operation: Operation::Reply,
             sender_mac: self.links.at(link).device.mac,
@@ -223,10 +215,10 @@ impl Net {
             target_mac: request.sender_mac,
             target: request.sender,
         };
-        self.send_arp(mem, link, &reply, request.sender_mac);
+        self.send_arp(link, &reply, request.sender_mac);
     }
 
-    fn send_arp(&mut self, mem: &mut Mem, link: LinkIndex, packet: &arp::Packet, dst: Mac) {
+    fn send_arp(&mut self, link: LinkIndex, packet: &arp::Packet, dst: Mac) {
         let src = self.links.at(link).device.mac;
         let header = ethernet::Header { dst, src, ethertype: ethernet::ARP };
         let mut frame = PacketBuf::for_tx();
@@ -234,13 +226,13 @@ impl Net {
             room.copy_from_slice(&packet.emit());
         }
         self.counters.tx_arp += 1;
-        if let Err((_, reason)) = self.emit(mem, frame, link, Some(&header.emit())) {
+        if let Err((_, reason)) = self.emit(frame, link, Some(&header.emit())) {
             self.counters.drop_one(reason);
         }
     }
 
     /// Announces that an address is ours (RFC 5227 section 2.3: an ARP request for it).
-    fn announce_v4(&mut self, mem: &mut Mem, link: LinkIndex, addr: Ipv4Addr) {
+    fn announce_v4(&mut self, link: LinkIndex, addr: Ipv4Addr) {
         let packet = arp::Packet {
             operation: Operation::Request,
             sender_mac: self.links.at(link).device.mac,
@@ -248,22 +240,21 @@ impl Net {
             target_mac: Mac::ZERO,
             target: addr,
         };
-        self.send_arp(mem, link, &packet, Mac::BROADCAST);
+        self.send_arp(link, &packet, Mac::BROADCAST);
     }
 
     /// RFC 5227 section 2.4(b): defend with a single announcement, if that was not done recently.
-    fn handle_conflict(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex, addr: Ipv4Addr) {
+    fn handle_conflict(&mut self, now: Instant, link: LinkIndex, addr: Ipv4Addr) {
         self.counters.address_conflicts += 1;
         let interface = self.links.at_mut(link);
         if now >= interface.defend_after {
             interface.defend_after = now + DEFEND_INTERVAL;
-            self.announce_v4(mem, link, addr);
+            self.announce_v4(link, addr);
         }
     }
 
     fn handle_solicitation(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         received: &Received,
         target: Ipv6Addr,
@@ -286,7 +277,7 @@ impl Net {
             // entry for the IP Source Address of the solicitation."
             let claim =
                 NeighborClaim { mac: source_mac, solicited: false, overrides: true, create: true };
-            self.learn_neighbor(mem, now, link, received.src, claim);
+            self.learn_neighbor(now, link, received.src, claim);
         }
         if probe {
             // RFC 4862 section 5.4.3: another node checks whether our address is free.
@@ -303,14 +294,13 @@ impl Net {
         let to = if probe { ALL_NODES.into() } else { received.src };
         // A sender that names its station needs no look-up, and no entry is used for it.
         let station = source_mac.map(|mac| (link, mac));
-        self.send_ndp(mem, now, &answer, target.into(), to, station);
+        self.send_ndp(now, &answer, target.into(), to, station);
         Ok(())
     }
 
     /// Sends a message: to the station if one is given, else by the route to `dst`.
     fn send_ndp(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         message: &ndp::Message,
         src: IpAddr,
@@ -323,18 +313,13 @@ impl Net {
             room.copy_from_slice(bytes);
         }
         let Some(station) = station else {
-            self.send_icmp(mem, now, (src, dst), Some(NDP_HOP_LIMIT), packet);
+            self.send_icmp(now, (src, dst), Some(NDP_HOP_LIMIT), packet);
             return;
         };
         self.counters.tx_icmp += 1;
-        if let Err((_, reason)) = self.send_to_station(
-            mem,
-            (src, dst),
-            NDP_HOP_LIMIT,
-            icmp::CHECKSUM_OFFSET,
-            packet,
-            station,
-        ) {
+        if let Err((_, reason)) =
+            self.send_to_station((src, dst), NDP_HOP_LIMIT, icmp::CHECKSUM_OFFSET, packet, station)
+        {
             self.counters.drop_one(reason);
         }
     }
@@ -342,7 +327,6 @@ impl Net {
     /// Learns what a packet claims about a neighbour, and sends the packets that waited for it.
     fn learn_neighbor(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         link: LinkIndex,
         addr: IpAddr,
@@ -351,16 +335,16 @@ impl Net {
         let neighbors = &mut self.links.at_mut(link).neighbors;
         let queue = neighbors.learn(now, addr, claim, &mut self.counters);
         if let (false, Some(mac)) = (queue.is_empty(), claim.mac) {
-            self.release(mem, link, mac, queue);
+            self.release(link, mac, queue);
         }
     }
 
     /// Tells the senders of packets whose neighbour did not answer.
-    fn report_unreachable(&mut self, mem: &mut Mem, now: Instant, queue: VecDeque<QueuedPacket>) {
+    fn report_unreachable(&mut self, now: Instant, queue: VecDeque<QueuedPacket>) {
         for QueuedPacket { packet, ours } in queue {
             match ours {
                 true => self.notify_unreachable(&packet),
-                false => self.return_unreachable(mem, now, packet),
+                false => self.return_unreachable(now, packet),
             }
         }
     }

@@ -12,14 +12,13 @@ use crate::net::neighbors::NeighborLookup;
 use crate::net::output::{Envelope, OWN, SendFailure, TOO_LONG, fits};
 use crate::net::routes::Hop;
 use crate::net::wire::{ethernet, protocol};
-use crate::net::{Mem, Net, TooLong};
+use crate::net::{Net, TooLong};
 
 impl Net {
     /// Sends a stateless answer to a TCP segment in its packet, whose head is the answer's header.
     /// Only the next to the last gateway is cached: made-up addresses would evict connections.
     pub(crate) fn send_back(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         (src, dst): (IpAddr, IpAddr),
         by: Option<LinkIndex>,
@@ -37,12 +36,10 @@ impl Net {
             hop_limit: DEFAULT_HOP_LIMIT,
             by,
         };
-        self.try_send_back(mem, now, &envelope, checksum_offset, packet).map_err(
-            |(error, reason)| {
-                self.counters.drop_one(reason);
-                error
-            },
-        )
+        self.try_send_back(now, &envelope, checksum_offset, packet).map_err(|(error, reason)| {
+            self.counters.drop_one(reason);
+            error
+        })
     }
 }
 
@@ -50,30 +47,29 @@ impl Net {
     #[inline(always)]
     fn try_send_back(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         to: &Envelope,
         checksum_offset: u16,
         packet: &mut PacketBuf,
     ) -> Result<(), SendFailure> {
-        self.prepare_checksum(mem, packet, to, checksum_offset)?;
+        self.prepare_checksum(packet, to, checksum_offset)?;
         let (out, hop) = self.next_hop(now, to)?;
         let header = match hop {
             Hop::Direct => None,
             Hop::Neighbor(next) => match self.header_to(now, out, next) {
                 Some(header) => Some(header),
                 // It has to be resolved first.
-                None => return self.send_slowly(mem, now, *to, take(packet)),
+                None => return self.send_slowly(now, *to, take(packet)),
             },
-            Hop::Local | Hop::Group(_) => return self.send_slowly(mem, now, *to, take(packet)),
+            Hop::Local | Hop::Group(_) => return self.send_slowly(now, *to, take(packet)),
         };
         let link = &self.links.at(out).device;
         if !fits(link, packet, to, link.mtu)? {
             return Err(TOO_LONG);
         }
         self.wrap(packet, to)?;
-        self.finish(mem, packet, out, header.as_ref())?;
-        self.enqueue(mem, take(packet), out, OWN)
+        self.finish(packet, out, header.as_ref())?;
+        self.enqueue(take(packet), out, OWN)
     }
 
     /// The link header for a neighbour, if its station is known.

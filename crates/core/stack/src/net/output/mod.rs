@@ -64,13 +64,13 @@ pub(super) struct Envelope {
 impl Net {
     /// Byte path, steps S4 and S5: sends a packet. One that cannot be sent is dropped, counted and
     /// reported; one that waits for its neighbour's station is `Ok`.
-    pub(crate) fn send(&mut self, mem: &mut Mem, now: Instant, out: Outgoing) -> Result<(), Error> {
+    pub(crate) fn send(&mut self, now: Instant, out: Outgoing) -> Result<(), Error> {
         match out.protocol {
             protocol::TCP => self.counters.tx_tcp += 1,
             protocol::UDP => self.counters.tx_udp += 1,
             _ => self.counters.tx_icmp += 1,
         }
-        self.try_send(mem, now, out).map_err(|(error, reason)| {
+        self.try_send(now, out).map_err(|(error, reason)| {
             self.counters.drop_one(reason);
             error
         })
@@ -81,7 +81,6 @@ impl Net {
     #[inline(never)]
     pub(super) fn send_slowly(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         envelope: Envelope,
         mut packet: PacketBuf,
@@ -97,7 +96,7 @@ impl Net {
         let next = next?;
         let (link, hop) = next;
         if hop == Hop::Local {
-            return self.loop_back(mem, packet, &envelope, 0);
+            return self.loop_back(packet, &envelope, 0);
         }
         let mut path = self.path_mtu(now, link, dst);
         if envelope.by.is_some() && self.routes.hop(now, src, dst) != Ok(next) {
@@ -106,15 +105,15 @@ impl Net {
         }
         if fits(&self.links.at(link).device, &packet, &envelope, path.0)? {
             self.wrap(&mut packet, &envelope)?;
-            return self.dispatch(mem, now, packet, (src, dst), next, path);
+            return self.dispatch(now, packet, (src, dst), next, path);
         }
         let longest = match envelope.too_long {
             TooLong::CutToLink => self.links.at(link).device.mtu,
             _ => path.0,
         };
-        for piece in self.fragment(mem, packet, &envelope, longest)? {
+        for piece in self.fragment(packet, &envelope, longest)? {
             self.counters.tx_fragments += 1;
-            self.dispatch(mem, now, piece, (src, dst), next, path)?;
+            self.dispatch(now, piece, (src, dst), next, path)?;
         }
         Ok(())
     }
@@ -173,7 +172,6 @@ impl Net {
     /// Sends an ICMPv6 message to a station that is known without asking.
     pub(super) fn send_to_station(
         &mut self,
-        mem: &mut Mem,
         (src, dst): (IpAddr, IpAddr),
         hop_limit: u8,
         checksum_offset: u16,
@@ -184,16 +182,15 @@ impl Net {
         let (ecn, dont_fragment, too_long) = (0, false, TooLong::CutToPath);
         let envelope =
             Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit, by: None };
-        self.prepare_checksum(mem, &mut packet, &envelope, checksum_offset)?;
+        self.prepare_checksum(&mut packet, &envelope, checksum_offset)?;
         self.wrap(&mut packet, &envelope)?;
         let header = self.link_header(link, mac, true);
-        self.emit(mem, packet, link, Some(&header))
+        self.emit(packet, link, Some(&header))
     }
 
     /// Sends an IP packet to the next hop, which may have to be resolved first.
     pub(super) fn dispatch(
         &mut self,
-        mem: &mut Mem,
         now: Instant,
         packet: PacketBuf,
         (src, dst): (IpAddr, IpAddr),
@@ -217,7 +214,7 @@ impl Net {
                     let waiting = QueuedPacket { packet, ours: true };
                     let neighbors = &mut self.links.at_mut(out).neighbors;
                     if neighbors.enqueue(now, next, waiting, &mut self.counters) {
-                        self.send_solicitation(mem, now, out, next, None);
+                        self.send_solicitation(now, out, next, None);
                     }
                     return Ok(());
                 }
@@ -236,7 +233,7 @@ impl Net {
             link,
             mtu,
         });
-        self.emit(mem, packet, out, link.as_ref())
+        self.emit(packet, out, link.as_ref())
     }
 
     pub(super) fn link_header(&self, link: LinkIndex, dst: Mac, v6: bool) -> [u8; ethernet::LEN] {
@@ -245,18 +242,12 @@ impl Net {
     }
 
     /// Sends packets that waited for a neighbour's station.
-    pub(super) fn release(
-        &mut self,
-        mem: &mut Mem,
-        link: LinkIndex,
-        mac: Mac,
-        queue: VecDeque<QueuedPacket>,
-    ) {
+    pub(super) fn release(&mut self, link: LinkIndex, mac: Mac, queue: VecDeque<QueuedPacket>) {
         for QueuedPacket { packet, ours } in queue {
             let v6 = packet.head().first().is_some_and(|b| b >> 4 == 6);
             let header = self.link_header(link, mac, v6);
             let share = if ours { OWN } else { FORWARDED };
-            if let Err((_, reason)) = self.emit_within(mem, packet, link, Some(&header), share) {
+            if let Err((_, reason)) = self.emit_within(packet, link, Some(&header), share) {
                 self.counters.drop_one(reason);
             }
         }
@@ -265,18 +256,16 @@ impl Net {
     /// Does what the link's device cannot, puts the link header in front and queues the frame.
     pub(super) fn emit(
         &mut self,
-        mem: &mut Mem,
         packet: PacketBuf,
         link: LinkIndex,
         header: Option<&[u8; ethernet::LEN]>,
     ) -> Result<(), SendFailure> {
-        self.emit_within(mem, packet, link, header, OWN)
+        self.emit_within(packet, link, header, OWN)
     }
 
     /// As [`emit`](Self::emit), for packets with another share of the device's queue.
     pub(super) fn emit_within(
         &mut self,
-        mem: &mut Mem,
         mut packet: PacketBuf,
         link: LinkIndex,
         header: Option<&[u8; ethernet::LEN]>,
@@ -285,15 +274,14 @@ impl Net {
         if self.links.at(link).out.len() >= share.0 {
             return Err((Error::NoBuffers, share.1));
         }
-        self.finish(mem, &mut packet, link, header)?;
-        self.enqueue(mem, packet, link, share)
+        self.finish(&mut packet, link, header)?;
+        self.enqueue(packet, link, share)
     }
 
     /// Turns an IP packet into a frame, in place.
     #[inline(always)]
     pub(super) fn finish(
         &mut self,
-        mem: &mut Mem,
         packet: &mut PacketBuf,
         link: LinkIndex,
         header: Option<&[u8; ethernet::LEN]>,
@@ -307,10 +295,10 @@ impl Net {
             push(packet, header)?;
         }
         if self.looped_copy || packet.frags().len() > max_frags {
-            self.copy_payload(mem, packet, max_frags)?;
+            self.copy_payload(packet, max_frags)?;
         }
         if !sums && packet.gso.is_none() {
-            complete(packet, mem, &mut self.counters.tx_checksums_completed)?;
+            complete(packet, &mut self.mem, &mut self.counters.tx_checksums_completed)?;
         }
         Ok(())
     }
@@ -320,7 +308,6 @@ impl Net {
     #[inline(always)]
     pub(super) fn enqueue(
         &mut self,
-        mem: &mut Mem,
         packet: PacketBuf,
         link: LinkIndex,
         (most, full): QueueShare,
@@ -341,10 +328,10 @@ impl Net {
             if device.max_frags > 0 {
                 return Ok(());
             }
-            return join(mem, out, 1);
+            return join(&mut self.mem, out, 1);
         }
         let (longest, room) = (if cuts { longest } else { 0 }, most.saturating_sub(out.len()));
-        let cut = offload::cut_within(packet, out, &mut mem.ledger, longest, room);
+        let cut = offload::cut_within(packet, out, &mut self.mem.ledger, longest, room);
         let Pieces { made, left_out } =
             cut.map_err(|_| (Error::InvalidInput, DropReason::OutOffload))?;
         self.counters.tx_cut_in_software += 1;
@@ -352,13 +339,12 @@ impl Net {
         let sums = out.iter().rev().take(made).filter(|frame| frame.gso.is_none());
         self.counters.tx_checksums_completed += sums.count() as u64;
         self.counters.tx_frames += made as u64;
-        if device.max_frags > 0 { Ok(()) } else { join(mem, out, made) }
+        if device.max_frags > 0 { Ok(()) } else { join(&mut self.mem, out, made) }
     }
 
     /// Queues a packet to this host. Payload is copied by default: a receiver may never read it.
     pub(super) fn loop_back(
         &mut self,
-        mem: &mut Mem,
         mut packet: PacketBuf,
         to: &Envelope,
         link: LinkIndex,
@@ -371,7 +357,7 @@ impl Net {
             return Err((Error::NoBuffers, DropReason::LoopbackFull));
         }
         if !self.loopback_by_reference {
-            copy_privately(mem, &mut packet)?;
+            copy_privately(&mut self.mem, &mut packet)?;
         }
         self.wrap(&mut packet, to)?;
         packet.tx_checksum = TxChecksum::Done;
@@ -393,18 +379,13 @@ impl Net {
 
 impl Net {
     #[inline(always)]
-    fn try_send(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        mut out: Outgoing,
-    ) -> Result<(), SendFailure> {
+    fn try_send(&mut self, now: Instant, mut out: Outgoing) -> Result<(), SendFailure> {
         let Outgoing { src, dst, protocol, ecn, dont_fragment, too_long, by, .. } = out;
         let checksum_offset = out.checksum_offset;
         let hop_limit = out.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
         let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit, by };
         if let Some(offset) = checksum_offset {
-            self.prepare_checksum(mem, &mut out.packet, &envelope, offset)?;
+            self.prepare_checksum(&mut out.packet, &envelope, offset)?;
         }
         if let Some(gso) = &mut out.packet.gso {
             gso.kind = if dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
@@ -412,27 +393,26 @@ impl Net {
         let is_foreign = || self.routes.is_foreign_host(src);
         let cached = self.cache.get(now, src, dst, |out| self.generation(out), is_foreign);
         let Some(hop) = cached.filter(|hop| by.is_none_or(|by| hop.out == by)) else {
-            return self.send_slowly(mem, now, envelope, out.packet);
+            return self.send_slowly(now, envelope, out.packet);
         };
         let (header, mtu, link) = (hop.link, hop.mtu, hop.out);
         if !fits(&self.links.at(link).device, &out.packet, &envelope, mtu)? {
-            return self.send_slowly(mem, now, envelope, out.packet);
+            return self.send_slowly(now, envelope, out.packet);
         }
         self.wrap(&mut out.packet, &envelope)?;
-        self.finish(mem, &mut out.packet, link, header.as_ref())?;
-        self.enqueue(mem, out.packet, link, OWN)
+        self.finish(&mut out.packet, link, header.as_ref())?;
+        self.enqueue(out.packet, link, OWN)
     }
 
     /// Cuts a datagram into IP packets of at most `mtu` bytes; payload by reference.
     fn fragment(
         &mut self,
-        mem: &mut Mem,
         mut packet: PacketBuf,
         to: &Envelope,
         mtu: usize,
     ) -> Result<Vec<PacketBuf>, SendFailure> {
         if let TxChecksum::Partial { .. } = packet.tx_checksum {
-            complete(&mut packet, mem, &mut self.counters.tx_checksums_completed)?;
+            complete(&mut packet, &mut self.mem, &mut self.counters.tx_checksums_completed)?;
         }
         let id = self.next_id(to);
         let overhead =
@@ -479,22 +459,17 @@ impl Net {
 
     /// Copies payload that the device cannot gather, and payload that counts as looped.
     #[cold]
-    fn copy_payload(
-        &mut self,
-        mem: &mut Mem,
-        packet: &mut PacketBuf,
-        max: usize,
-    ) -> Result<(), SendFailure> {
+    fn copy_payload(&mut self, packet: &mut PacketBuf, max: usize) -> Result<(), SendFailure> {
         let no_pages = (Error::NoBuffers, DropReason::NoPages);
         if self.looped_copy && packet.frags().iter().any(|frag| frag.completion().is_some()) {
-            copy_privately(mem, packet)?;
+            copy_privately(&mut self.mem, packet)?;
         }
         if packet.frags().len() <= max {
             return Ok(());
         }
         packet.frags().iter().filter_map(Frag::completion).for_each(Completion::mark_copied);
         // Frames are joined last: until then a super-frame's headers stay apart.
-        let Mem { pool, writer, ledger, .. } = mem;
+        let Mem { pool, writer, ledger, .. } = &mut self.mem;
         if max == 0 || offload::linearize(packet, max, pool, writer, ledger) {
             Ok(())
         } else {
@@ -589,13 +564,12 @@ impl Net {
     #[inline]
     pub(super) fn prepare_checksum(
         &mut self,
-        mem: &mut Mem,
         packet: &mut PacketBuf,
         to: &Envelope,
         offset: u16,
     ) -> Result<(), SendFailure> {
         let at = (0, offset);
-        leave_checksum(packet, (to.src, to.dst), to.protocol, at, mem, &mut self.counters)
+        leave_checksum(packet, (to.src, to.dst), to.protocol, at, &mut self.mem, &mut self.counters)
     }
 }
 

@@ -76,7 +76,7 @@ fn payload_is_not_copied_unless_there_are_more_pieces_than_a_packet_carries() {
         host.receive_split(&part, 34);
     }
     assert_eq!(host.net.counters.reassembled, 1);
-    assert_eq!(host.mem.ledger.ours(), 0);
+    assert_eq!(host.net.mem.ledger.ours(), 0);
     let at: Vec<_> = (0..40).map(|i| i * 200).collect();
     let mut got = None;
     for part in cut(&frame, &at, 2) {
@@ -84,7 +84,7 @@ fn payload_is_not_copied_unless_there_are_more_pieces_than_a_packet_carries() {
     }
     let Some(Inbound::Transport(got)) = got else { panic!("{}", host.net.counters) };
     assert_eq!(payload_of(got.packet.frags()), pattern(8192));
-    assert!(host.mem.ledger.get(CopyReason::Compact) > 0);
+    assert!(host.net.mem.ledger.get(CopyReason::Compact) > 0);
     drop(got);
     host.no_page_is_lost();
 }
@@ -334,7 +334,7 @@ fn datagrams_longer_than_the_path_are_cut_by_reference_and_come_together_again()
             }
             let [Inbound::Transport(got)] = &got[..] else { panic!("{len} {}", b.net.counters) };
             assert_eq!(payload_of(got.packet.frags()), payload);
-            assert_eq!(a.mem.ledger.ours(), 0);
+            assert_eq!(a.net.mem.ledger.ours(), 0);
         }
     }
 }

@@ -8,13 +8,13 @@ const ALERT_V6: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
 const ROUTER: &str = "fe80::ff:fe00:2";
 
 fn join(host: &mut Host, group: &str) {
-    let Host { net, mem, now } = host;
-    net.join_group(mem, *now, LinkId::FIRST, ip(group)).unwrap();
+    let Host { net, now } = host;
+    net.join_group(*now, LinkId::FIRST, ip(group)).unwrap();
 }
 
 fn leave(host: &mut Host, group: &str) {
-    let Host { net, mem, now } = host;
-    net.leave_group(mem, *now, LinkId::FIRST, ip(group));
+    let Host { net, now } = host;
+    net.leave_group(*now, LinkId::FIRST, ip(group));
 }
 
 /// Lets all be said that is to be said.

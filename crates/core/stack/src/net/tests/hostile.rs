@@ -164,8 +164,8 @@ fn payload_that_others_may_write_is_read_through_counted_snapshots_only() {
         packet.push_frag(part).unwrap();
     }
     assert!(host.receive_packet(packet).is_some());
-    assert_eq!(host.mem.ledger.get(CopyReason::Snapshot), 1000, "for the checksum");
-    assert_eq!(host.mem.ledger.ours(), 1000);
+    assert_eq!(host.net.mem.ledger.get(CopyReason::Snapshot), 1000, "for the checksum");
+    assert_eq!(host.net.mem.ledger.ours(), 1000);
 }
 
 /// The frame with 0 in its length field, and made `len` bytes of IP packet long.

@@ -43,7 +43,7 @@ fn an_echo_request_comes_back_with_its_payload_untouched() {
             assert_eq!(answer[at + 4..], request[at + 4..], "identifier, sequence and payload");
             assert_eq!(answer[..6], PEER);
         }
-        assert_eq!(host.mem.ledger.ours(), 0, "nothing was copied");
+        assert_eq!(host.net.mem.ledger.ours(), 0, "nothing was copied");
         assert_eq!(host.net.counters.icmp_echo_answered, 2);
         assert_eq!(host.net.counters.total_drops(), 0);
     }

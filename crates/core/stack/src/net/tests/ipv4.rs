@@ -24,12 +24,12 @@ fn payload_behind_the_headers_moves_to_pages_and_is_counted() {
     let got = host.receive_transport(&frame);
     assert_eq!(got.packet.head().len(), 32);
     assert_eq!(payload_of(got.packet.frags()), pattern(1000));
-    assert_eq!(host.mem.ledger.get(CopyReason::LinearHead), 62);
+    assert_eq!(host.net.mem.ledger.get(CopyReason::LinearHead), 62);
     assert_eq!(host.net.counters.rx_head_payloads, 1);
     // Rightly predicted: nothing moves.
     let Some(Inbound::Transport(got)) = host.receive_split(&frame, 66) else { panic!() };
     assert_eq!(payload_of(got.packet.frags()), pattern(1000));
-    assert_eq!(host.mem.ledger.ours(), 62);
+    assert_eq!(host.net.mem.ledger.ours(), 62);
     drop(got);
 }
 
@@ -271,13 +271,13 @@ fn without_pages_a_payload_in_the_head_is_dropped_with_its_reason() {
     let mut host = Host::new();
     let mut taken = vec![];
     let mut writer = PageWriter::new();
-    while writer.refill(&mut host.mem.pool, 64) {
+    while writer.refill(&mut host.net.mem.pool, 64) {
         let spare = writer.spare();
         taken.push(writer.commit(spare));
     }
     host.refuses(&udp_v4(b"hello"), DropReason::NoPages);
     drop(taken);
-    host.mem.pool.drain();
+    host.net.mem.pool.drain();
     assert!(host.receive(&udp_v4(b"hello")).is_some());
     host.no_page_is_lost();
 }

@@ -103,7 +103,6 @@ impl Inbound {
 /// One host under test.
 struct Host {
     net: Net,
-    mem: Mem,
     now: Instant,
 }
 
@@ -115,10 +114,8 @@ impl Host {
     fn with(config: NetConfig) -> Self {
         let now = Instant::from_millis(1_000);
         let pool = PagePool::new("test", 4 << 20).unwrap();
-        let shared = Shared::default();
-        let (writer, filler) = (PageWriter::new(), PageWriter::new());
-        let mem = Mem { pool, writer, filler, ledger: CopyLedger::new(), shared };
-        Self { net: Net::new(now, &config).unwrap(), mem, now }
+        let mem = Mem::new(pool, Shared::default());
+        Self { net: Net::new(now, &config, mem).unwrap(), now }
     }
 
     fn changed(change: impl FnOnce(&mut NetConfig)) -> Self {
@@ -167,7 +164,7 @@ impl Host {
     }
 
     fn receive_packet(&mut self, mut packet: PacketBuf) -> Option<Inbound> {
-        let outcome = self.net.handle_frame(&mut self.mem, self.now, 0, &mut packet);
+        let outcome = self.net.handle_frame(self.now, 0, &mut packet);
         let inbound = outcome.unwrap_or_else(|reason| {
             self.net.counters.drop_one(reason);
             None
@@ -177,7 +174,7 @@ impl Host {
 
     fn refuse(&mut self, received: Received) {
         let Received { ip, packet } = received;
-        self.net.send_port_unreachable(&mut self.mem, self.now, &ip, packet);
+        self.net.send_port_unreachable(self.now, &ip, packet);
     }
 
     fn receive_transport(&mut self, frame: &[u8]) -> Received {
@@ -208,7 +205,7 @@ impl Host {
 
     fn pass(&mut self, time: Duration) {
         self.now += time;
-        self.net.handle_timeout(&mut self.mem, self.now);
+        self.net.handle_timeout(self.now);
     }
 
     /// Frames that the host has put out since the last look, as they are on the wire.
@@ -261,20 +258,20 @@ impl Host {
             checksum_offset,
             packet,
         };
-        self.net.send(&mut self.mem, self.now, out)
+        self.net.send(self.now, out)
     }
 
     fn poll_inbound(&mut self) -> Option<Inbound> {
         let mut packet = PacketBuf::for_rx();
-        let inbound = self.net.poll_inbound(&mut self.mem, self.now, &mut packet)?;
+        let inbound = self.net.poll_inbound(self.now, &mut packet)?;
         Some(Inbound::new(inbound, packet))
     }
 
     /// All pages are back, once packets are dropped.
     fn no_page_is_lost(&mut self) {
-        self.mem.writer.abandon();
-        self.mem.pool.drain();
-        let audit = self.mem.pool.audit();
+        self.net.mem.writer.abandon();
+        self.net.mem.pool.drain();
+        let audit = self.net.mem.pool.audit();
         assert!(audit.is_conserved() && audit.out == 0, "{audit:?}");
     }
 }

@@ -65,7 +65,7 @@ fn a_super_frame_for_a_device_that_cuts_goes_out_whole_with_its_sums_prepared() 
         pagewire_device::offload::complete_checksum(&mut frame, &mut CopyLedger::new()).unwrap();
         assert_eq!(judged(&flat(&frame)), (60_000, true));
     }
-    assert_eq!(host.mem.ledger.ours(), 0);
+    assert_eq!(host.net.mem.ledger.ours(), 0);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn ecn_and_hop_limit_are_the_callers() {
             checksum_offset: Some(6),
             packet: udp_packet(b"x"),
         };
-        host.net.send(&mut host.mem, host.now, out).unwrap();
+        host.net.send(host.now, out).unwrap();
         let frame = host.sent_one();
         assert_eq!(frame[hop_at], 3);
         let ecn = if hop_at == 22 { frame[15] & 3 } else { (frame[15] >> 4) & 3 };
@@ -261,7 +261,7 @@ fn packets_to_ourselves_come_back_without_leaving() {
         assert_eq!(payload_of(got.packet.frags()), pattern(5000));
         assert_eq!(got.packet.rx_checksum, RxChecksum::Valid);
         assert!(host.poll_inbound().is_none() && host.sent().is_empty());
-        assert_eq!(host.mem.ledger.get(CopyReason::LoopPrivate), 5000, "a private copy");
+        assert_eq!(host.net.mem.ledger.get(CopyReason::LoopPrivate), 5000, "a private copy");
         drop(got);
         host.no_page_is_lost();
     }
@@ -275,7 +275,7 @@ fn loopback_passes_by_reference_where_that_is_asked_for() {
     host.send(ip("10.0.0.1"), ip("10.0.0.1"), protocol::UDP, Some(6), packet).unwrap();
     let Some(Inbound::Transport(got)) = host.poll_inbound() else { panic!() };
     assert_eq!(got.packet.frags()[0].addr(), at);
-    assert_eq!(host.mem.ledger.ours(), 0);
+    assert_eq!(host.net.mem.ledger.ours(), 0);
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn answers_to_strangers_push_no_destination_out_of_the_cache() {
         let mut packet = PacketBuf::for_tx();
         packet.push(20).unwrap().fill(0);
         let ends = (ip("10.0.0.1"), stranger);
-        host.net.send_back(&mut host.mem, host.now, ends, None, 16, &mut packet).unwrap();
+        host.net.send_back(host.now, ends, None, 16, &mut packet).unwrap();
     }
     assert!(cached(&host));
     let sent = host.sent_packets();

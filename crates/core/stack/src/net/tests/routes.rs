@@ -7,7 +7,8 @@ use crate::limits::GATEWAY_DEAD;
 fn with(change: impl FnOnce(&mut NetConfig)) -> Result<Net, StackError> {
     let mut config = config();
     change(&mut config);
-    Net::new(Instant::ZERO, &config)
+    let pool = PagePool::new("test", 1 << 20).unwrap();
+    Net::new(Instant::ZERO, &config, Mem::new(pool, Shared::default()))
 }
 
 fn refused(change: impl FnOnce(&mut NetConfig)) -> String {

@@ -54,7 +54,7 @@ impl Listeners {
         // The network layer counts what it cannot send; the peer retransmits.
         let Ok(by) = cx.net.bound_link(bound) else { return };
         let ends = (tuple.local, tuple.remote);
-        let _ = cx.net.send_back(&mut cx.mem, now, ends, by, offset, packet);
+        let _ = cx.net.send_back(now, ends, by, offset, packet);
     }
 
     /// Checks a segment to the listener at `index` for a cookie.

@@ -18,7 +18,6 @@ use super::table::Socket;
 use super::tcp::socket::SocketFlags;
 use super::{Context, Tcp, Udp};
 use crate::event::Readiness;
-use crate::net::Mem;
 use waiters::{PageWait, WaiterKind, is_ample, reserve};
 
 impl Tcp<'_> {
@@ -104,13 +103,14 @@ impl Udp<'_> {
 impl Context {
     /// Wakes sockets that wait for pages, as many as there is room for.
     pub(crate) fn wake_page_waiters(&mut self) {
-        self.mem.pool.drain();
-        if self.mem.pool.stats().free == 0 {
+        self.net.mem.pool.drain();
+        if self.net.mem.pool.stats().free == 0 {
             // Pages of the filler serve all.
-            self.mem.filler.abandon();
-            self.mem.pool.drain();
+            self.net.mem.filler.abandon();
+            self.net.mem.pool.drain();
         }
-        let Self { mem: Mem { pool, .. }, work, table, .. } = self;
+        let Self { net, work, table, .. } = self;
+        let pool = &net.mem.pool;
         while let Some(id) = work.page_waiters.pop(pool.stats().free) {
             match table.get_mut(id) {
                 // This is the second place, or the connection went on by its peer's segments.

@@ -17,7 +17,7 @@ use super::ids::{SocketId, TcpId};
 use crate::error::Error;
 use crate::event::Readiness;
 use crate::limits::{FORWARD_LEAST, FORWARD_RESERVE};
-use crate::net::Mem;
+use crate::net::{Mem, Net};
 use crate::sockets::Context;
 use crate::sockets::tcp::socket::TcpSocket;
 use state::{SpliceDirection, SpliceState, SplicedBytes};
@@ -69,7 +69,7 @@ impl Context {
             return;
         }
         let other = socket.forwards;
-        let Self { table, mem, .. } = self;
+        let Self { table, net: Net { mem, .. }, .. } = self;
         let two = other.and_then(|other| table.tcp_two_mut(index, other));
         let (Some(other), Some([this, that])) = (other.map(SocketId::index), two) else {
             return self.touch_to_report(index);
@@ -111,7 +111,7 @@ impl Context {
 
     /// The peer may have acknowledged data: updates the connection that received it.
     fn release_for(&mut self, now: Instant, index: u32) {
-        let Self { table, mem, .. } = self;
+        let Self { table, net: Net { mem, .. }, .. } = self;
         let Some(other) = table.tcp(index).and_then(|socket| socket.forwards) else {
             return;
         };
@@ -127,13 +127,13 @@ impl Context {
         let Some(socket) = self.table.tcp(index) else { return };
         let Some(other) = socket.forwards else { return };
         // Forwarding in the stack updates it. In between it matters only if memory is short.
-        if socket.splice.is_some() && !is_short(&self.mem, FORWARD_RESERVE / 2) {
+        if socket.splice.is_some() && !is_short(&self.net.mem, FORWARD_RESERVE / 2) {
             return;
         }
         // Once the other connection has ended, nothing is.
         let unsent = self.tcp(TcpId(other)).map_or(0, |other| other.socket.conn.send_charge());
         if let Some(socket) = self.table.tcp_mut(index) {
-            set_unsent(now, &mut self.mem, socket, unsent);
+            set_unsent(now, &mut self.net.mem, socket, unsent);
         }
     }
 
@@ -149,7 +149,7 @@ impl Context {
 
     /// Whether less than `reserves` reserves are left of the receive memory.
     pub(crate) fn is_receive_memory_short(&self, reserves: usize) -> bool {
-        is_short(&self.mem, reserves)
+        is_short(&self.net.mem, reserves)
     }
 }
 

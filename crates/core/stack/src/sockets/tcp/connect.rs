@@ -130,10 +130,10 @@ impl TcpSockets {
             Box::new(RareState { fast_open_of, link, ..RareState::default() })
         });
         // The application may free lent memory as soon as this returns: copies replace it.
-        if lends && !socket.work(&mut cx.mem, now, |conn, env| conn.keep_lent(env)) {
+        if lends && !socket.work(&mut cx.net.mem, now, |conn, env| conn.keep_lent(env)) {
             socket.conn.abort();
         }
-        socket.work(&mut cx.mem, now, |conn, env| conn.close(env));
+        socket.work(&mut cx.net.mem, now, |conn, env| conn.close(env));
         if socket.conn.is_closed() {
             self.finish(cx, id.index());
         } else {

@@ -120,8 +120,9 @@ impl TcpSockets {
         // Data that arrives while the socket is readable is a new event if each arrival is one.
         let before = socket.reporting.every_arrival.then(|| socket.conn.queued_receive());
         let has_borrowed = cx.borrowed.concerns(&payload);
-        let disposition = socket
-            .work(&mut cx.mem, now, |conn, env| conn.handle_segment(env, header, payload, arrival));
+        let disposition = socket.work(&mut cx.net.mem, now, |conn, env| {
+            conn.handle_segment(env, header, payload, arrival)
+        });
         if before.is_some_and(|before| socket.conn.queued_receive() > before) {
             socket.reporting.reported &= !Readiness::READABLE;
         }

@@ -111,7 +111,7 @@ impl TcpSockets {
         self.leave_demux(cx, index);
         cx.wheel.cancel(index);
         if let Some(Socket::Tcp(mut socket)) = cx.table.remove(index) {
-            socket.release_charges(&mut cx.mem);
+            socket.release_charges(&mut cx.net.mem);
         }
     }
 

@@ -40,7 +40,7 @@ impl TcpSockets {
                 }
                 let segment = match sent && socket.conn.ends_burst(now) {
                     true => None,
-                    false => socket.work(&mut cx.mem, now, |conn, env| conn.poll_transmit(env)),
+                    false => socket.work(&mut cx.net.mem, now, |conn, env| conn.poll_transmit(env)),
                 };
                 let Some(mut segment) = segment else {
                     socket.tx_pending = false;
@@ -125,7 +125,7 @@ impl TcpSockets {
         let notice =
             IcmpNotice { seq: Seq(about.seq), kind: tcp_kind(kind, tuple.remote.is_ipv6()) };
         // RFC 5927 section 7.2: a quoted sequence number that is not in flight is a forgery.
-        if !socket.work(&mut cx.mem, now, |conn, env| conn.handle_icmp(env, notice)) {
+        if !socket.work(&mut cx.net.mem, now, |conn, env| conn.handle_icmp(env, notice)) {
             cx.net.counters.tcp_icmp_outside_window += 1;
             return;
         }
@@ -169,7 +169,7 @@ impl Context {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         // The timer may fire earlier than the connection wants by now.
         if socket.conn.poll_timeout().is_some_and(|at| at <= now) {
-            socket.work(&mut self.mem, now, |conn, env| conn.handle_timeout(env));
+            socket.work(&mut self.net.mem, now, |conn, env| conn.handle_timeout(env));
         }
         // While it waits for its device, no output sets its timer.
         if socket.tx_pending
@@ -242,7 +242,7 @@ impl Context {
             self.net.counters.tcp_resets_sent += 1;
         }
         // The network layer counts what it cannot send; the connection retransmits.
-        let _ = self.net.send(&mut self.mem, now, out);
+        let _ = self.net.send(now, out);
     }
 
     /// Resets the sender of a segment, without the limit for strangers.

@@ -122,7 +122,7 @@ fn reopenable(
         },
         Socket::Tcp(socket) if socket.conn.state() == State::TimeWait => {
             let arrival = Arrival { ecn: 0, gso_size: None };
-            let step = socket.work(&mut cx.mem, now, |conn, env| {
+            let step = socket.work(&mut cx.net.mem, now, |conn, env| {
                 conn.handle_segment(env, syn, FragVec::new(), arrival)
             });
             match step {

@@ -32,7 +32,7 @@ impl TcpSockets {
             return self.remove_connection(cx, index);
         };
         let until = tcp.until();
-        socket.release_charges(&mut cx.mem);
+        socket.release_charges(&mut cx.net.mem);
         cx.table.replace(index, Socket::TimeWait(Box::new(TimeWaitSocket { tuple, tcp })));
         cx.wheel.schedule(index, until);
 

@@ -59,7 +59,7 @@ impl Context {
     /// Leaves all groups of a closed socket.
     pub(crate) fn leave_groups(&mut self, now: Instant, groups: &UdpGroups) {
         for (group, link) in groups.joined.iter() {
-            self.net.leave_group(&mut self.mem, now, link, group);
+            self.net.leave_group(now, link, group);
         }
     }
 }
@@ -78,7 +78,7 @@ impl Udp<'_> {
         let socket = &mut *self.socket;
         let groups = socket.groups.get_or_insert_default();
         groups.joined.join(group, link, on == GroupLink::Route)?;
-        self.net.join_group(self.mem, now, link, group).inspect_err(|_| {
+        self.net.join_group(now, link, group).inspect_err(|_| {
             groups.joined.0.pop();
         })
     }
@@ -92,7 +92,7 @@ impl Udp<'_> {
         let socket = &mut *self.socket;
         let groups = socket.groups.get_or_insert_default();
         let link = groups.joined.leave(group, link, on == GroupLink::Route)?;
-        self.net.leave_group(self.mem, now, link, group);
+        self.net.leave_group(now, link, group);
         Ok(())
     }
 

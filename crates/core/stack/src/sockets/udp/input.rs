@@ -171,7 +171,7 @@ impl UdpSockets {
         };
         cx.net.counters.drop_one(reason);
         let packet = core::mem::replace(packet, PacketBuf::for_rx());
-        cx.net.send_port_unreachable(&mut cx.mem, now, received, packet);
+        cx.net.send_port_unreachable(now, received, packet);
     }
 }
 
@@ -201,13 +201,13 @@ impl Context {
         // The charge is what the datagram will keep: a copy of its own, or without memory for one, all
         // pages that it lies in.
         let mut charge = if small { len } else { pinned.max(len) } + UDP_OVERHEAD;
-        let mut refusal = socket.refusal(&self.mem, charge);
+        let mut refusal = socket.refusal(&self.net.mem, charge);
         if small && refusal.is_none() {
-            match copy_small(&mut self.mem, packet.frags(), len) {
+            match copy_small(&mut self.net.mem, packet.frags(), len) {
                 Some(copy) => replace_payload(packet, copy),
                 None => {
                     charge = pinned + UDP_OVERHEAD;
-                    refusal = socket.refusal(&self.mem, charge);
+                    refusal = socket.refusal(&self.net.mem, charge);
                 }
             }
         }
@@ -217,7 +217,7 @@ impl Context {
             return;
         }
         socket.queued_bytes += charge;
-        self.mem.shared.receive.charge_datagrams(0, charge);
+        self.net.mem.shared.receive.charge_datagrams(0, charge);
         let has_borrowed = borrowed.concerns(packet.frags());
         let (to, link) = (received.dst, received.link);
         let payload = packet.take_frags();

@@ -80,7 +80,7 @@ impl DatagramTaker for Datagram {
         if socket.queue.is_empty() {
             socket.reporting.reported &= socket.readiness();
         }
-        udp.mem.shared.receive.charge_datagrams(datagram.charge(), 0);
+        udp.net.mem.shared.receive.charge_datagrams(datagram.charge(), 0);
         let from = datagram.from();
         Ok((datagram.payload, from))
     }
@@ -94,7 +94,7 @@ impl DatagramTaker for &mut [u8] {
         let mut at = 0;
         for frag in &frags {
             let room = self.get_mut(at..).unwrap_or_default();
-            at += frag.copy_to(0, room, &mut udp.mem.ledger, CopyReason::AppRead);
+            at += frag.copy_to(0, room, &mut udp.net.mem.ledger, CopyReason::AppRead);
         }
         Ok((at, from))
     }
@@ -122,7 +122,7 @@ impl DatagramTaker for Message {
         }
         for datagram in socket.queue.drain(..found) {
             socket.queued_bytes -= datagram.charge();
-            udp.mem.shared.receive.charge_datagrams(datagram.charge(), 0);
+            udp.net.mem.shared.receive.charge_datagrams(datagram.charge(), 0);
             append(&mut message.payload, datagram.payload);
         }
         socket.reporting.reported &= socket.readiness();

@@ -48,7 +48,7 @@ impl DatagramPayload for &[IoSlice<'_>] {
     fn send(self, udp: &mut Udp<'_>, now: Instant, to: UdpTarget) -> Result<usize, Error> {
         let len = self.iter().map(|piece| piece.len()).sum();
         let ends = udp.spec_for(to, len)?;
-        let Mem { pool, writer, ledger, .. } = &mut *udp.mem;
+        let Mem { pool, writer, ledger, .. } = &mut udp.net.mem;
         let mut frags = FragVec::new();
         for piece in self {
             let (copies, copied) = writer.write(pool, piece, ledger, CopyReason::AppWrite);
@@ -232,7 +232,7 @@ impl Udp<'_> {
             false => put_header(&mut packet, local, remote, len),
         };
         let data = if data.len() > MAX_FRAGS {
-            let joined = joined(self.mem, &data, len, CopyReason::DeviceLinearize)?;
+            let joined = joined(&mut self.net.mem, &data, len, CopyReason::DeviceLinearize)?;
             data.iter().filter_map(Frag::completion).for_each(Completion::mark_copied);
             joined
         } else {
@@ -254,13 +254,13 @@ impl Udp<'_> {
             packet,
         };
         if loops {
-            self.net.loop_to_group(self.mem, now, &out);
+            self.net.loop_to_group(now, &out);
         }
         // As on Linux, a hop limit of 0 keeps it on this host.
         if out.hop_limit == Some(0) && out.dst.is_multicast() {
             return Ok(len);
         }
-        self.net.send(self.mem, now, out)?;
+        self.net.send(now, out)?;
         Ok(len)
     }
 

@@ -88,15 +88,16 @@ impl Context {
                     let read = socket.conn.bytes_read();
                     // If nothing was read, there is only data beyond a gap.
                     let is_old = read < due.mark || read == due.read;
-                    if is_old && has_room(&self.mem, socket.conn.pinned_receive()) {
-                        socket.work(&mut self.mem, now, |conn, env| conn.give_back_received(env));
+                    if is_old && has_room(&self.net.mem, socket.conn.pinned_receive()) {
+                        socket
+                            .work(&mut self.net.mem, now, |conn, env| conn.give_back_received(env));
                     }
                     socket.conn.pinned_receive() > 0
                 }
                 Ok(Socket::Udp(socket)) => {
                     socket.has_borrowed = false;
-                    !has_room(&self.mem, UDP_RECEIVE_BYTES)
-                        || socket.give_back(&mut self.mem, now, limit)
+                    !has_room(&self.net.mem, UDP_RECEIVE_BYTES)
+                        || socket.give_back(&mut self.net.mem, now, limit)
                 }
                 _ => false,
             };
@@ -139,7 +140,7 @@ impl Context {
             let id = SocketId::from_token(owner);
             // A closed connection has no window to open.
             let Ok(Socket::Tcp(socket)) = self.table.get_mut(id) else { continue };
-            socket.work(&mut self.mem, now, |conn, env| conn.after_return(env));
+            socket.work(&mut self.net.mem, now, |conn, env| conn.after_return(env));
             self.touch(id.index());
         }
     }

@@ -225,7 +225,7 @@ impl Udp<'_> {
         let len = total(&data);
         let ends = self.spec_for(to, len)?;
         if len == 0 || !self.socket.reporting.zerocopy {
-            let data = joined(self.mem, &data, len, CopyReason::AppWrite)?;
+            let data = joined(&mut self.net.mem, &data, len, CopyReason::AppWrite)?;
             return self.put(now, (ends, to.more), data, len);
         }
         let (config, queue) = (&self.work.zerocopy, &self.work.completions);

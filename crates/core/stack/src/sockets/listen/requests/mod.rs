@@ -182,6 +182,6 @@ impl Context {
         from: Option<IpAddr>,
     ) -> Result<(), Error> {
         self.take_answer(now)?;
-        self.net.send_unreachable(&mut self.mem, now, about, why, from)
+        self.net.send_unreachable(now, about, why, from)
     }
 }

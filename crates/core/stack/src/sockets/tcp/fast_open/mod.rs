@@ -231,7 +231,7 @@ impl Context {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         socket.owner = Owner::Queued { listener };
         socket.extra.get_or_insert_default().fast_open_of = Some(id);
-        socket.work(&mut self.mem, now, |conn, env| conn.fast_open().accept(env, payload));
+        socket.work(&mut self.net.mem, now, |conn, env| conn.fast_open().accept(env, payload));
         self.net.counters.tcp_fast_open_passive += 1;
         if let Some(listener) = self.table.listener_mut(listener) {
             if let Some(fast_open) = listener.fast_open.as_deref_mut() {
