@@ -1,4 +1,4 @@
-//! What a timer costs, with a thousand to a million of them set: nanoseconds for setting, moving,
+//! Measures the cost of a timer with a thousand to a million of them set: nanoseconds for setting, moving,
 //! clearing and expiring one.
 //!
 //! ```text

@@ -13,7 +13,7 @@ impl Timers {
         Self(TimerWheel::new(now))
     }
 
-    /// Sets the timer of socket `index`, in place of what it was set to.
+    /// Sets the timer of socket `index`, which may have been set to another time.
     pub fn set(&mut self, index: u32, at: Instant) {
         self.0.schedule(index, at);
     }

@@ -16,7 +16,7 @@ use crate::net::LinkConfig;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct StackConfig {
-    /// What the first link's device can do.
+    /// The capabilities of the first link's device.
     pub capabilities: Capabilities,
     /// Our addresses on the first link.
     pub addresses: Vec<Cidr>,
@@ -44,7 +44,7 @@ pub struct StackConfig {
     pub pool: PoolMemory,
     /// Bytes of memory that all sockets together may pin for unread data, datagram sockets at most
     /// half of it. It has to be less than the device's memory for received frames, or the stack has
-    /// to be told what that has left ([`Stack::set_receive_room`](crate::Stack::set_receive_room)):
+    /// to pass on how much room is left ([`Stack::set_receive_room`](crate::Stack::set_receive_room)):
     /// otherwise sockets that do not read take all of it from those that do.
     pub receive_memory: usize,
     /// Challenge ACKs per second, on average and of all connections together (RFC 5961); `None`:
@@ -161,7 +161,7 @@ pub struct FastOpenConfig {
     pub rest: Duration,
 }
 
-/// Which notifications are merged.
+/// The rule by which notifications are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coalescing {
     /// Consecutive ones with the same copied flag. Sends complete one by one, but together if they
@@ -183,13 +183,13 @@ pub struct ZeroCopyConfig {
     /// Bytes for one socket's notifications, unread and outstanding: 704 each (Linux's
     /// `optmem_max`). 1 MiB by default.
     pub notification_bytes: usize,
-    /// Which notifications are merged, on sockets without a
+    /// The rule by which notifications are merged, on sockets without a
     /// [setting](crate::SocketOption::Coalescing) of their own.
     pub coalescing: Coalescing,
     /// Whether every frame carries private copies of payload that was sent by reference, as on
     /// Linux's tun device; for tests against Linux's traces.
     pub looped_copy: bool,
-    /// How long lent memory (the sender's own, which the pair link passes by reference) may wait to
+    /// How long borrowed memory (the sender's own, which the pair link passes by reference) may wait to
     /// be read before a private copy replaces it, so that the sender gets it back; never more than
     /// twice as long. `None`: for ever. A second by default.
     pub received_deadline: Option<Duration>,

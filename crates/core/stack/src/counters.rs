@@ -255,7 +255,7 @@ pagewire_mem::reasons! {
     TcpRequestLimit = "tcp_request_limit",
     /// A SYN repeats one that waits for the application's answer.
     TcpRequestRepeated = "tcp_request_repeated",
-    /// Answers that the application asked for, withheld by their rate limit.
+    /// Answers of the application that their rate limit withheld.
     AnswerRateLimited = "answer_rate_limited",
     /// An echo request to another host's address that no socket takes.
     EchoNoSocket = "echo_no_socket",
@@ -420,7 +420,7 @@ pagewire_mem::counters! {
 }
 
 impl Counters {
-    /// All zero.
+    /// Begins with all counters at zero.
     pub fn new() -> Self {
         Self::default()
     }
@@ -466,7 +466,7 @@ impl Counters {
     }
 }
 
-/// One line for each counter that is not zero, then one for each reason with drops.
+/// Writes a line for each counter that is not zero, then one for each reason with drops.
 impl fmt::Display for Counters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, n) in self.iter().filter(|(_, n)| *n > 0) {

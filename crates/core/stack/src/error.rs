@@ -8,7 +8,7 @@ use crate::cidr::Cidr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Not now; readiness says when.
+    /// Not now; an event reports when.
     #[error("operation would block")]
     WouldBlock,
     /// There is no such socket (any more).
@@ -133,7 +133,7 @@ impl Error {
     }
 }
 
-/// Why a stack could not be built. The text says what to change.
+/// Why a stack could not be built. The text names the setting to change.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StackError {
@@ -164,7 +164,7 @@ pub enum StackError {
     Mtu {
         /// The device's MTU in bytes.
         mtu: usize,
-        /// What needs more.
+        /// The feature that needs more.
         why: &'static str,
     },
     /// Memory for pages could not be had.

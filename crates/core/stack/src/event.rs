@@ -9,7 +9,7 @@ use crate::net::Flow;
 use crate::{Coalescing, Error, SocketId};
 
 bitflags::bitflags! {
-    /// What a socket is ready for: a level, not an edge.
+    /// Operations that a socket is ready for: a level, not an edge.
     #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
     pub struct Readiness: u8 {
         /// There is data, a datagram, a connection to accept or the end of the stream.
@@ -35,9 +35,9 @@ bitflags::bitflags! {
 impl Readiness {
     /// Ready for nothing.
     pub const NONE: Self = Self::empty();
-    /// DatagramSpec a wait to read or accept.
+    /// Ends a wait to read or accept.
     pub const FOR_READ: Self = Self::READABLE.union(Self::READ_CLOSED).union(Self::ERROR);
-    /// DatagramSpec a wait to send or connect.
+    /// Ends a wait to send or connect.
     pub const FOR_WRITE: Self =
         Self::WRITABLE.union(Self::WRITE_CLOSED).union(Self::ERROR).union(Self::CONNECTED);
 
@@ -58,27 +58,27 @@ impl fmt::Debug for Readiness {
     }
 }
 
-/// A socket has become ready for something since it was last looked at.
+/// A socket has become ready for something since its last event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Which socket.
+    /// The socket.
     pub socket: SocketId,
-    /// What it has become ready for: wakes those that wait for one of these.
+    /// Readiness that is new: wakes those that wait for one of these.
     pub gained: Readiness,
-    /// All that it is ready for now.
+    /// Readiness now, the new one included.
     pub readiness: Readiness,
 }
 
-/// What the owner of a socket is told of it.
+/// A socket's state of reports: which are wanted, and what the last one contained.
 #[derive(Default)]
 pub(crate) struct ReportState {
-    /// On the list of sockets whose readiness may have grown.
+    /// The socket is on the list of those whose readiness may have grown.
     pub(crate) event_pending: bool,
-    /// WildcardSockets arrival is an event, see [`SocketOption::EveryArrival`](crate::SocketOption).
+    /// Every arrival is an event, see [`SocketOption::EveryArrival`](crate::SocketOption).
     pub(crate) every_arrival: bool,
-    /// Opted in to zero-copy sends, whose completions are reported.
+    /// The socket has opted in to zero-copy sends: completions are reported.
     pub(crate) zerocopy: bool,
-    /// The readiness that the owner knows.
+    /// The readiness that was reported to the owner.
     pub(crate) reported: Readiness,
 }
 
@@ -164,18 +164,18 @@ const ENOMSG: i32 = 42;
 /// The kind of a timestamp of a sent byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TxMoment {
-    /// It entered the queue of packets to be sent.
+    /// The byte entered the queue of packets to be sent.
     Scheduled,
-    /// It was handed to the device, for the first time.
+    /// The byte was handed to the device, for the first time.
     Sent,
-    /// The peer acknowledged it.
+    /// The peer acknowledged the byte.
     Acknowledged,
 }
 
 /// A timestamp of a sent byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TxTimestamp {
-    /// Its kind.
+    /// The kind of timestamp.
     pub moment: TxMoment,
     /// The byte's number, from the first request for timestamps on.
     pub byte: u32,
@@ -188,7 +188,7 @@ pub struct TxTimestamp {
 pub struct QueuedError {
     /// The error.
     pub error: Error,
-    /// Its origin.
+    /// The error's origin.
     pub origin: ErrorOrigin,
     /// If a datagram was too long: the path's MTU, in bytes of IP packet (`ee_info`); else 0.
     pub mtu: u32,

@@ -1,8 +1,8 @@
 //! Link, IP, ICMP, UDP and sockets of the Pagewire stack: everything between a device's frames and
-//! an application's verbs, without a clock, a random source, a thread or a system call.
+//! an application's operations, without a clock, a random source, a thread or a system call.
 //!
 //! Read [`Stack`] first: it has inputs (`handle_*`), outputs (`poll_*`) and views of sockets with
-//! their verbs ([`Tcp`], [`Udp`], [`Listener`]), and says in which order to call them. Then, as
+//! for operations ([`Tcp`], [`Udp`], [`Listener`]); its documentation gives the order of calls. Then, as
 //! needed: [`StackConfig`], [`SocketOption`] (settings), [`ZeroCopyCall`] (sends
 //! with a notification), [`MapAvailable`] (received pages as one slice), [`Forwarder`] (connections
 //! joined by reference) and [`Counters`]. Programs with threads and a clock use the crate

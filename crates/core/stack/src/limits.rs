@@ -1,4 +1,4 @@
-//! WildcardSockets limit of this crate, with its unit and its reason.
+//! Every limit of this crate, with its unit and its reason.
 
 use core::time::Duration;
 
@@ -55,7 +55,7 @@ pub const NEIGHBORS: usize = 1024;
 /// Unanswered neighbours at once: a flood from forged addresses fills these, and evicts no other.
 pub const NEIGHBORS_INCOMPLETE: usize = 256;
 
-/// Neighbours that asked for us and are not in use, which a flood of requests fills.
+/// Passive neighbours: those that resolved us and are not in use. A flood of requests fills these entries.
 pub const NEIGHBORS_PASSIVE: usize = 256;
 
 /// Evicted neighbours in one turn whose waiting packets (at most [`NEIGHBOR_QUEUE_PACKETS`] each)
@@ -245,7 +245,7 @@ pub const REQUEST_LONGEST_GAP: Duration = Duration::from_secs(64);
 /// microseconds, and none has to lapse sooner.
 pub const REQUEST_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Resets and ICMP errors that the application asks for, per second and on average once the burst is
+/// Resets and ICMP errors that the application sends, per second and on average once the burst is
 /// spent: more than a client can open connections, and less than a flood of its SYNs.
 pub const REQUEST_ANSWERS_PER_SECOND: u32 = 20_000;
 
@@ -261,7 +261,7 @@ pub const SEGMENTS_PER_POLL: usize = 64;
 /// Looped-back packets and notices handled in one `poll_transmit`.
 pub const LOOPBACKS_PER_POLL: usize = 64;
 
-/// How often a stack with an empty pool looks for pages: other threads' releases are not noticed.
+/// How often a stack with an empty pool checks for pages: releases by other threads cause no event.
 pub const PAGE_WAIT_CHECK: Duration = Duration::from_millis(10);
 
 /// Timers of the wheel's first slot that are compared for the time of the next wake-up: each send asks
@@ -338,14 +338,14 @@ pub const FORWARD_CONNECT_TIME: Duration = Duration::from_secs(7);
 /// REQ-5: not less than 2 hours 4 minutes).
 pub const FORWARD_IDLE_TIME: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
 
-/// Longest time until a forwarder looks at a pair's deadlines again. An ended pair keeps an entry
+/// Longest time until a forwarder checks a pair's deadlines again. An ended pair keeps an entry
 /// of 16 bytes for this time: with hours, short connections would fill a hundred megabytes.
 pub const FORWARD_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Default silence after which a pair's peers are probed: their resets may have been lost.
 pub const FORWARD_KEEPALIVE: Duration = Duration::from_secs(300);
 
-/// Bytes that may always be queued in one direction, whatever the budget says: moving data between
+/// Bytes that may always be queued in one direction, even beyond the budget: moving data between
 /// connections takes no more memory. When memory is short, a connection whose peer does not read
 /// holds no more than this, beside the few segments that a window always has room for.
 pub const FORWARD_LEAST: usize = 4 << 10;
@@ -357,7 +357,7 @@ pub const FORWARD_STALL_TIME: Duration = Duration::from_secs(10);
 /// The free part of the receive memory, as a divisor, below which it is short; twice that is freed.
 pub const FORWARD_RESERVE: usize = 8;
 
-/// How often to look for stalled pairs while memory is short.
+/// How often to check for stalled pairs while memory is short.
 pub const FORWARD_RELIEF: Duration = Duration::from_secs(1);
 
 /// How often pairs without a share of the memory try again.
@@ -385,11 +385,11 @@ pub const MAX_SHARED_BYTES: usize = 1 << 19;
 /// ZeroCopySends that complete together (Linux: `USHRT_MAX - 1`).
 pub const MAX_SHARED_SENDS: u32 = 65_534;
 
-/// Default time that lent memory waits in a local receive queue: a program that does not read for a
+/// Default time that borrowed memory waits in a local receive queue: a program that does not read for a
 /// second will not mind a copy.
 pub const RECEIVED_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Beginnings and ends of connections that nobody has polled: some 25 MB of counts, if a tool asks for them.
+/// Beginnings and ends of connections that nobody has polled: some 25 MB of counts, while a tool reads them.
 pub const LIFECYCLE_EVENTS: usize = 65_536;
 
 /// Longest name of a link, in bytes: Linux's `IFNAMSIZ`, less the zero at its end.

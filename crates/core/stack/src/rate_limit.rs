@@ -14,7 +14,7 @@ use crate::random::{KeyedHash, Random};
 /// A bucket of permits that fills with time.
 ///
 /// At an equal cost, a stranger could count the permits of others (CVE-2020-25705, CVE-2016-5696).
-/// So a permit costs zero, one or two, at random, and one on average.
+/// A permit costs zero, one or two, at random, and one on average.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     /// In nanoseconds: the credit, perhaps negative; the average cost of a permit; the most credit.
@@ -26,7 +26,7 @@ pub(crate) struct RateLimit {
 }
 
 impl RateLimit {
-    /// So many permits per second, on average, and so many at once.
+    /// Limits to `per_second` permits on average, and `burst` at once.
     pub(crate) fn new(now: Instant, (per_second, burst): (u32, u32), random: Random) -> Self {
         let cost = 1_000_000_000 / i64::from(per_second.max(1));
         let full = cost * i64::from(burst);

@@ -1,10 +1,10 @@
-//! One timer per socket: a hierarchical wheel, linked through an array indexed by socket.
+//! A hierarchical timer wheel with one timer per socket, linked through an array indexed by socket.
 //!
 //! ```text
 //!   level 0: 64 slots of 1 tick      |.|.|x|.|...     due within 64 ticks of a multiple of 64
 //!   level 1: 64 slots of 64 ticks    |.|x|x|.|...     each slot spills into level 0 when it starts
 //!   ...
-//!   level 7: slots of 64^7 ticks                      48 bits of ticks: all that an Instant can say
+//!   level 7: slots of 64^7 ticks                      48 bits of ticks: the range of an Instant
 //! ```
 //!
 //! A timer's level is the highest group of 6 bits in which its tick differs from the present one:
@@ -29,7 +29,7 @@ const GROUP_BITS: u32 = 6;
 const SLOTS: usize = 1 << GROUP_BITS;
 const LEVELS: usize = 8;
 const NIL: u32 = u32::MAX;
-/// In place of a slot's number: the timer is not set.
+/// Stands for a slot's number: the timer is not set.
 const UNSET: u16 = u16::MAX;
 
 pub(crate) struct TimerWheel {
@@ -79,7 +79,7 @@ impl TimerWheel {
         }
     }
 
-    /// Sets the timer of socket `index`, in place of what it was set to.
+    /// Sets the timer of socket `index`, which may have been set to another time.
     pub(crate) fn schedule(&mut self, index: u32, at: Instant) {
         let at = at.as_nanos();
         let tick = (at >> TICK_SHIFT) + u64::from(at & ((1 << TICK_SHIFT) - 1) != 0);
@@ -125,7 +125,7 @@ impl TimerWheel {
 
     /// Whether the timer of socket `index` fires by `at`: then it need not be set again.
     pub(crate) fn covers(&self, index: u32, at: Instant) -> bool {
-        // One tick more, because `schedule` rounds up.
+        // The additional tick is there because `schedule` rounds up.
         self.entries
             .get(index as usize)
             .is_some_and(|e| e.place() != UNSET && e.tick() <= (at.as_nanos() >> TICK_SHIFT) + 1)

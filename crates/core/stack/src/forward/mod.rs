@@ -14,7 +14,7 @@
 //!
 //! The end of a stream is forwarded behind its data, each direction by itself (half-close). If a
 //! connection breaks, the peer of the other one gets a reset. Urgent data (RFC 9293 section 3.8.5)
-//! stays in its place in the stream, without its mark (RFC 6093 section 3.4).
+//! stays at its position in the stream, without its mark (RFC 6093 section 3.4).
 //!
 //! While there is only data to forward, the stack does it by itself, once for each burst
 //! (`sockets/splice/`), and the forwarder gets events for all else.
@@ -114,22 +114,22 @@ pub struct Refusal {
 /// Forwards bytes between pairs of connections of one stack: each accepted connection with a new
 /// one to its listener's upstream, and connections that are joined.
 ///
-/// It has no clock and no thread. Call [`turn`](Self::turn) with the stack's events, and at
-/// [`poll_timeout`](Self::poll_timeout); it makes output and further events. It ignores events of
+/// A forwarder has no clock and no thread. Call [`turn`](Self::turn) with the stack's events, and at
+/// [`poll_timeout`](Self::poll_timeout); it makes output and further events, and ignores events of
 /// other sockets.
 #[derive(Default)]
 pub struct Forwarder {
     config: ForwardConfig,
     listeners: Vec<UpstreamListener>,
     pairs: Slab<Pair>,
-    /// The pair of a socket, by its place in the stack's table.
+    /// The pair of a socket, by the socket's index in the stack's table.
     slots: Vec<Option<PairSlot>>,
-    /// When to look at a pair's deadlines again, one entry each; those of ended pairs stay.
+    /// When to check a pair's deadlines again, one entry each; those of ended pairs stay.
     deadlines: BinaryHeap<Reverse<(Instant, PairId)>>,
     /// Pairs that had no share of the memory.
     memory_waiters: VecDeque<PairId>,
     retry_at: Instant,
-    /// Memory is short: when to look for stalled pairs.
+    /// When to check for stalled pairs, while memory is short.
     stall_check_at: Option<Instant>,
     /// Connections may wait in a backlog because of the limit on pairs.
     full: bool,
@@ -147,7 +147,7 @@ struct UpstreamListener {
     upstream: SocketAddr,
 }
 
-/// Names a pair: its place, and a number that tells it from earlier pairs at the place.
+/// Names a pair by its slot, and a number that sets it apart from earlier pairs in the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PairId {
     at: u32,

@@ -1,4 +1,4 @@
-//! Two connections, and the pumps between them.
+//! [`Pair`]: two connections, and the pumps between them.
 
 use core::time::Duration;
 use std::net::{Shutdown, SocketAddr};
@@ -18,9 +18,9 @@ pub(super) struct Pair {
     pub(super) upstream: SocketAddr,
     /// The upstream has answered.
     pub(super) connected: bool,
-    /// It is on the list of pairs that wait for memory.
+    /// The pair is on the list of those that wait for memory.
     pub(super) waits_for_memory: bool,
-    /// Tells it from earlier pairs at the same place.
+    /// Sets the pair apart from earlier ones in the same slot.
     pub(super) serial: u32,
     /// When it began, or last forwarded a byte.
     active_at: Instant,
@@ -30,11 +30,11 @@ pub(super) struct Side {
     id: TcpId,
     /// Taken from the other side and not queued here: only if the send queue took too little.
     pending: FragVec,
-    /// Its whole stream, with the end, was forwarded.
+    /// The whole stream of this side, with the end, was forwarded.
     ended: bool,
 }
 
-/// What to do with a pair.
+/// The next step for a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PairStep {
     /// Nothing, until something happens.
@@ -43,7 +43,7 @@ pub(super) enum PairStep {
     WaitForMemory,
     /// Both sides have ended.
     Finished,
-    /// One side is gone, or both.
+    /// At least one side is gone.
     Broken,
     /// No connection to the upstream.
     Refused(Error),
@@ -147,7 +147,7 @@ impl Pair {
     }
 }
 
-/// Moves fragments as far as there is room. An event of the send queue says when there is more.
+/// Moves fragments as far as there is room. An event of the send queue reports more room.
 fn pump(
     now: Instant,
     stack: &mut Stack,

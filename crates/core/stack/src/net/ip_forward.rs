@@ -1,4 +1,4 @@
-//! IP forwarding: packets for others pass from link to link, where that is asked for.
+//! IP forwarding: packets for others pass from link to link, where the application has turned it on.
 //!
 //! ```text
 //!   link | IP header | anything        handle_frame: not for us
@@ -51,7 +51,7 @@ struct ForwardPath {
     mtu: usize,
 }
 
-/// Which part of a datagram a packet is.
+/// The part of a datagram that a packet has.
 #[derive(Clone, Copy)]
 struct FragmentInfo {
     fragment: bool,
@@ -134,7 +134,7 @@ impl Net {
         if longest <= path.mtu {
             self.pass_on(now, packet, &received, path)?;
         } else if whole {
-            // All fragments or none: a datagram that is not complete is of no use.
+            // Either all fragments pass or none: an incomplete datagram is of no use.
             let header_len = usize::from(received.header_len);
             let each = path.mtu.saturating_sub(header_len) & !7;
             self.has_room(path.out, (packet.len() - header_len).div_ceil(each.max(8)))?;
@@ -278,7 +278,7 @@ impl Net {
         emitted.map_err(|(_, reason)| reason)
     }
 
-    /// Whether the share of a device's queue for forwarded packets has room for so many frames.
+    /// Whether the share of a device's queue for forwarded packets has room for `frames` frames.
     fn has_room(&self, out: LinkIndex, frames: usize) -> Result<(), DropReason> {
         let (most, full) = FORWARDED;
         if self.links.at(out).out.len() + frames <= most { Ok(()) } else { Err(full) }
@@ -360,7 +360,7 @@ impl Net {
         }
     }
 
-    /// Tells the sender of a packet, its head at the IP header, that the next hop did not answer.
+    /// Reports to the sender of a packet that the next hop did not answer. The packet's head is at the IP header.
     pub(super) fn return_unreachable(&mut self, now: Instant, packet: PacketBuf) {
         let (head, len) = (packet.head(), packet.len());
         let origin = Origin::frame(0);
@@ -369,7 +369,7 @@ impl Net {
             _ => ipv6::Header::parse(head, len).map(|header| Received::v6(&header, origin)),
         };
         let Ok(mut received) = parsed else { return };
-        // The packet does not tell by which link it came.
+        // The packet does not record by which link it came.
         received.link = self.link_to(now, None, received.src);
         let part = find_transport(head, &mut received);
         let error = IcmpError::host_unreachable(received.dst.is_ipv4());
@@ -477,7 +477,7 @@ impl Net {
     }
 }
 
-/// The header of all fragments but the first: RFC 791 section 3.1 says which options are copied.
+/// Makes the header of all fragments but the first. RFC 791 section 3.1 defines which options are copied.
 fn copied_options(header: &[u8]) -> SmallVec<[u8; 64]> {
     let mut copy = SmallVec::from_slice(header.get(..ipv4::LEN).unwrap_or_default());
     let mut options = header.get(ipv4::LEN..).unwrap_or_default();

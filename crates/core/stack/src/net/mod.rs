@@ -1,11 +1,18 @@
-//! From frames to transport packets and back: link, IP, ICMP, neighbours and routes.
+//! The network layer: frames become transport packets, and transport packets become frames.
 //!
-//! Read first: [`Net`], whose methods are sorted by direction. `input.rs` parses a frame (byte path,
-//! steps R2 and R3), `output.rs` makes one (S4 and S5). They use `route.rs`, `neighbor.rs`,
-//! `reassembly.rs`, `ip_forward.rs`, `icmp.rs`, and `wire/` for the headers. The steps of each subject are
-//! methods of [`Net`] in the subject's file.
+//! Read [`Net`] first. It owns all links, tables and memory of the layer; each subject has a folder, with
+//! the steps of the subject as methods of [`Net`]:
 //!
-//! Nothing here reads a clock or a random source: time and the secret are arguments.
+//! | folder | subject |
+//! |---|---|
+//! | `input/` | parses frames (byte path, steps R2 and R3); reassembly |
+//! | `output/` | makes frames (steps S4 and S5) |
+//! | `ip_forward.rs` | passes packets from link to link |
+//! | `links/`, `routes/`, `neighbors/` | our links and addresses; next hops; stations (ARP, NDP) |
+//! | `icmp/`, `multicast/` | echo and errors; IGMP and MLD |
+//! | `wire/` | formats of headers |
+//!
+//! The layer reads no clock and no random source: time and the secret are arguments.
 //!
 //! Not supported: routers and addresses learned from advertisements (RFC 4861 section 6, RFC 4862),
 //! redirects, VLANs, multicast routing, jumbograms (RFC 2675), source routes. Such packets are counted.
@@ -56,14 +63,14 @@ pub(crate) struct Mem {
     pub pool: PagePool,
     /// Writes bytes into pages.
     pub writer: PageWriter,
-    /// Lends pages to whoever fills them.
+    /// Hands out pages that the application's closures fill.
     pub filler: PageWriter,
     pub ledger: CopyLedger,
     pub shared: Shared,
 }
 
 impl Mem {
-    /// Nothing is written or lent yet.
+    /// Begins with no page taken from `pool`.
     pub(crate) fn new(pool: PagePool, shared: Shared) -> Self {
         let (writer, filler) = (PageWriter::new(), PageWriter::new());
         Self { pool, writer, filler, ledger: CopyLedger::new(), shared }
@@ -134,11 +141,12 @@ pub(crate) struct Net {
     routes: Routes,
     cache: HopCache,
     paths: PathMtus,
-    /// Of `paths`; the other parts count their own changes.
+    /// Counts changes of `paths`. Routes and neighbours count their own.
     path_generation: u32,
     reassembly: Reassembly,
-    /// Hashes under the secret: for tables, and everything else.
+    /// Keyed hash for tables that peers fill.
     table_key: KeyedHash,
+    /// Keyed hash for everything else.
     keyed: KeyedHash,
     /// Counters behind identification fields, chosen by a hash of the addresses.
     ids: Box<[u32; 256]>,
@@ -147,9 +155,10 @@ pub(crate) struct Net {
     reverse_path_check: bool,
     announce: bool,
     forwarding: Option<Box<ForwardingCache>>,
-    /// Packets to this host, heads at the IP header; with packets to a group, the link that is in it.
+    /// Packets of this host to itself, their heads at the IP header. The link of a packet to a group is
+    /// the one that is a member.
     loopback: VecDeque<(LinkIndex, PacketBuf)>,
-    /// Errors about packets whose neighbour did not answer.
+    /// Errors for the sockets: the neighbour of a sent packet did not answer.
     notices: VecDeque<Inbound>,
     /// Source, destination and link of the last unicast packet that was found valid.
     last_delivered: Option<(IpAddr, IpAddr, LinkIndex)>,
@@ -259,7 +268,7 @@ impl Net {
         (!self.is_local(dst)).then(|| by.unwrap_or_else(|| self.link_to(now, Some(src), dst)))
     }
 
-    /// The place of the link that a socket is bound to, if any.
+    /// The index of the link that a socket is bound to, if any.
     ///
     /// # Errors
     /// `NetworkDown` if the link was removed.
@@ -282,7 +291,7 @@ impl Net {
     ) -> Result<IpAddr, Error> {
         match by {
             None => self.source_for(dst, scope),
-            // Of the group's scope.
+            // The source has the group's scope.
             Some(link) if dst.is_multicast() => self.routes.source_for(self.now, Some(link), dst),
             Some(link) => self.routes.source_by(self.now, link, dst),
         }
@@ -331,7 +340,7 @@ impl Net {
         self.links.indices()
     }
 
-    /// All links that were not removed.
+    /// Iterates over the links that were not removed.
     pub(crate) fn link_ids(&self) -> impl Iterator<Item = LinkId> {
         self.links.indices().filter(|&i| self.links.at(i).up).map(|i| self.links.id_at(i))
     }
@@ -501,7 +510,7 @@ impl Net {
         self.path_generation = self.path_generation.wrapping_add(1);
     }
 
-    /// Changes when the MTU of some path does. A connection that looks once in 65,536 changes may miss them:
+    /// Changes when the MTU of some path does. A connection that checks once in 65,536 changes may miss them:
     /// then it learns the MTU from a report, as at first.
     pub(crate) fn path_generation(&self) -> u16 {
         self.path_generation as u16

@@ -16,7 +16,7 @@ impl Tcp<'_> {
     /// as it says it has filled: for a `readv` from elsewhere, without a copy in between. Returns
     /// how many; 0 if `read` filled none.
     ///
-    /// `read` runs within the stack: it must not panic. What it says it has filled counts as written:
+    /// `read` runs within the stack: it must not panic. The number of bytes that it returns counts as written:
     /// bytes that it has not are those that the pages had before.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ impl SocketId {
         self.index
     }
 
-    /// Whether it is the one after `before` in the same place.
+    /// Whether this socket came right after `before` in the same slot.
     pub(crate) fn follows(self, before: Self) -> bool {
         self.index == before.index && Some(self.generation) == before.generation.checked_add(1)
     }

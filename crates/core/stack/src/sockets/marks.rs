@@ -15,7 +15,7 @@ pub struct PacketMarks {
     pub hop_limit: Option<u8>,
 }
 
-/// What a socket does about the MTU of its paths (`IP_MTU_DISCOVER`, `IPV6_MTU_DISCOVER`).
+/// A socket's policy for the MTU of its paths (`IP_MTU_DISCOVER`, `IPV6_MTU_DISCOVER`).
 ///
 /// | | routers may fragment (IPv4) | a too long datagram is | the bound is | reports |
 /// |---|---|---|---|---|

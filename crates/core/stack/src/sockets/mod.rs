@@ -1,5 +1,6 @@
-//! Sockets. Read [`Context`] and the views first ([`Tcp`], [`Udp`], [`Listener`]: what verbs work with),
-//! then the kinds (`tcp/`, `listen/`, `udp/`), and what crosses them: `zerocopy/`, `splice/`, `pages/`.
+//! Sockets. Read [`Context`] first, which all sockets share, and the views that operations work with
+//! ([`Tcp`], [`Udp`], [`Listener`]); then the kinds (`tcp/`, `listen/`, `udp/`), and features of several
+//! kinds: `bind/`, `options.rs`, `pages/`, `splice/`, `zerocopy/`.
 
 pub(crate) mod bind;
 mod error_queue;
@@ -50,8 +51,8 @@ use zerocopy::borrowed::BorrowedMemory;
 /// that is left. State that only connections, listeners or datagram sockets have is in
 /// [`TcpSockets`], [`Listeners`](listen::Listeners) and [`UdpSockets`](udp::UdpSockets).
 ///
-/// Inputs and verbs only mark a socket: a connection is on the list `dirty` until `poll_transmit`
-/// has asked it for segments and set its timer; a socket is on `unchecked` until `poll_event` has
+/// Inputs and operations only mark a socket: a connection stays in [`Work::tx_pending`] until `poll_transmit`
+/// has taken its segments and set its timer; a socket stays in [`Work::event_pending`] until `poll_event` has
 /// compared its readiness. So a burst costs one acknowledgement, one timer and one event.
 pub(crate) struct Context {
     pub(crate) net: Net,
@@ -61,7 +62,7 @@ pub(crate) struct Context {
     /// Buffer for timers that fired together.
     pub(crate) expired: Vec<u32>,
     ports: EphemeralPorts,
-    /// Refusals and errors that the application asks for.
+    /// Limits refusals and errors that the application sends.
     answers: RateLimit,
     /// A connection that was busy at the last question: a hint, which may be stale.
     busy: AtomicU32,
@@ -70,7 +71,7 @@ pub(crate) struct Context {
     drained: Vec<Completed>,
     /// Whether sockets can still send and receive.
     pub(crate) network: NetworkState,
-    /// Present while a tool asks for the lives of connections.
+    /// Present while a tool reads beginnings and ends of connections.
     pub(crate) lifecycle: Option<Box<Lifecycle>>,
 }
 
@@ -85,7 +86,7 @@ pub(crate) enum NetworkState {
     ShutDown,
 }
 
-/// A connection, and what its verbs work with.
+/// A connection: a view for operations on it.
 pub struct Tcp<'a> {
     id: SocketId,
     socket: &'a mut TcpSocket,
@@ -94,7 +95,7 @@ pub struct Tcp<'a> {
     wheel: &'a mut TimerWheel,
 }
 
-/// A datagram socket, and what its verbs work with.
+/// A datagram socket: a view for operations on it.
 pub struct Udp<'a> {
     id: SocketId,
     socket: &'a mut UdpSocket,
@@ -102,7 +103,7 @@ pub struct Udp<'a> {
     work: &'a mut Work,
 }
 
-/// A listener, and what its verbs work with.
+/// A listener: a view for operations on it.
 pub struct Listener<'a> {
     id: SocketId,
     tcp: &'a mut TcpSockets,
@@ -168,7 +169,7 @@ impl Context {
         if self.net.is_transparent(link) { Ok(()) } else { Err(Error::InvalidInput) }
     }
 
-    /// The address for a socket without a peer: `local`, with a free port in place of 0.
+    /// The address for a socket without a peer: `local`, with a free port instead of 0.
     fn bindable(
         &mut self,
         local: SocketAddr,
@@ -190,7 +191,7 @@ impl Context {
         Ok(SocketAddr::new(ip, port))
     }
 
-    /// Takes a permit for an answer that the application asks for.
+    /// Takes a permit for an answer that the application sends.
     pub(crate) fn take_answer(&mut self, now: Instant) -> Result<(), Error> {
         if self.answers.take(now) {
             return Ok(());
@@ -239,7 +240,7 @@ impl Context {
         self.work.queue_report(index, reporting);
     }
 
-    /// What every socket of the application is ready for.
+    /// Events with the readiness of every socket of the application.
     pub(crate) fn events_so_far(&self) -> Vec<Event> {
         let indices = self.table.indices();
         let event = |index| {

@@ -1,5 +1,5 @@
-//! Options of sockets: one table says what each is called, what its value is, where the value is kept,
-//! and how `setsockopt` spells it on Linux. A new option is a new row; descriptors find it by its number.
+//! Options of sockets: one table gives each option's name, the type of its value, the field that stores it,
+//! and its spelling in Linux's `setsockopt`. A new option is a new row; descriptors find it by its number.
 
 mod codec;
 
@@ -35,7 +35,7 @@ use codec::*;
 enum OptionStore<'a> {
     /// The settings of a connection.
     Config(&'a TcpConfig),
-    /// What else a connection has and its listener's connections inherit.
+    /// The rare state of a connection, which a listener's connections inherit.
     Extra(&'a RareState),
     Connection(&'a TcpSocket),
     Listener(&'a ListenerSocket),
@@ -60,10 +60,10 @@ mod level {
     pub(super) const IPV6: i32 = 41;
 }
 
-/// A row: `Name(value: type = default) [LINUX_NAME: level number codec, ...] { places }`.
+/// A row: `Name(value: type = default) [LINUX_NAME: level number codec, ...] { stores }`.
 ///
-/// A place is `OptionStore.field;` or `OptionStore(it): get => set;`. The default of an option in [`TcpConfig`] is
-/// what the stack's settings say. An option without a place is kept by the socket's owner, in
+/// A store is `OptionStore.field;` or `OptionStore(it): get => set;`. The default of an option in [`TcpConfig`] is
+/// the stack's setting. An option without a store is kept by the socket's owner, in
 /// [`SocketOptions`].
 macro_rules! options {
     ($(
@@ -79,14 +79,14 @@ macro_rules! options {
             $($(#[doc = $doc])* $name($type),)*
         }
 
-        /// Which option.
+        /// The name of an option.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum OptionName {
             $(#[doc = concat!("[`SocketOption::", stringify!($name), "`].")] $name,)*
         }
 
-        /// A name for each option that also says the type of its value.
+        /// Names of options that carry the type of the value.
         pub mod option {
             $(
                 #[doc = concat!("[`SocketOption::", stringify!($name),
@@ -112,7 +112,7 @@ macro_rules! options {
         )*
 
         impl SocketOption {
-            /// Which option it is.
+            /// The option's name.
             pub fn name(self) -> OptionName {
                 match self {
                     $(Self::$name(_) => OptionName::$name,)*
@@ -132,7 +132,7 @@ macro_rules! options {
         }
 
         impl OptionName {
-            /// The value of a new socket, as far as the stack's settings do not say.
+            /// The value of a new socket, if the stack has no setting for it.
             fn default(self) -> SocketOption {
                 match self {
                     $(Self::$name => SocketOption::$name($default),)*
@@ -151,8 +151,8 @@ macro_rules! options {
         }
 
         impl LinuxOption {
-            /// All that `setsockopt` and `getsockopt` spell, without those that are no option of a
-            /// socket but its state or a verb.
+            /// The options of `setsockopt` and `getsockopt`, except numbers that stand for a state of the socket
+            /// or for an operation.
             pub const ALL: &[Self] = &[$($(
                 Self {
                     label: stringify!($label),
@@ -199,9 +199,9 @@ options! {
     SynCount(retries: u8 = 0) [TCP_SYNCNT: TCP 7 TRIES] {
         Config(c): c.syn_retries => (c.syn_retries, c.syn_linear_retries) = (retries, 0);
     }
-    /// Of a listener: how long a connection waits for data before it can be accepted without,
-    /// rounded up to timeouts of the SYN,ACK ([`defer_accept_timeouts`]). Zero: it does not wait.
-    /// Of a new connection: unless zero, its last acknowledgement waits a little for data.
+    /// How long a listener's connection waits for data before it can be accepted without, rounded up to
+    /// timeouts of the SYN,ACK ([`defer_accept_timeouts`]). Zero: connections do not wait. On a connection that is
+    /// opened, any other value delays the last acknowledgement of the handshake a little, for data.
     DeferAccept(time: Duration = Duration::ZERO) [TCP_DEFER_ACCEPT: TCP 9 DEFER] {
         Config(c): defer_accept_time(c.defer_accept) => c.defer_accept = defer_accept_timeouts(time);
         Connection(s): defer_accept_time(s.conn.config().defer_accept) =>
@@ -250,42 +250,42 @@ options! {
             extra.ledger = on.then(|| extra.ledger.unwrap_or_default());
         };
     }
-    /// Of a listener: connections with incomplete handshakes (Fast Open, RFC 7413); 0: none.
+    /// The number of connections that a listener may have with incomplete handshakes (Fast Open, RFC 7413); 0: off.
     FastOpen(limit: u32 = 0) [TCP_FASTOPEN: TCP 23 COUNT] {
         Listener(l): l.fast_open.as_ref().map_or(0, |fast_open| fast_open.limit) =>
             l.fast_open.get_or_insert_default().limit = limit.min(MAX_FAST_OPEN_QUEUE);
     }
-    /// Of a listener: its keys for Fast Open cookies; `None`: the stack's.
+    /// A listener's keys for Fast Open cookies; `None`: the stack's.
     FastOpenKeys(keys: Option<FastOpenKeys> = None) [TCP_FASTOPEN_KEY: TCP 33 KEYS] {
         Listener(l): l.fast_open.as_ref().and_then(|fast_open| fast_open.keys) =>
             l.fast_open.get_or_insert_default().keys = keys;
     }
-    /// Of a listener: takes data in SYNs without a Fast Open cookie.
+    /// Whether a listener takes data in SYNs without a Fast Open cookie.
     FastOpenNoCookie(on: bool = false) [TCP_FASTOPEN_NO_COOKIE: TCP 34 FLAG] {
         Listener(l): l.fast_open.as_ref().is_some_and(|fast_open| fast_open.no_cookie) =>
             l.fast_open.get_or_insert_default().no_cookie = on;
     }
     /// Whether a connection opens with Fast Open.
     FastOpenConnect(on: bool = false) [TCP_FASTOPEN_CONNECT: TCP 30 FLAG] {}
-    /// Whether the bytes that are left to be read are told with those that were.
+    /// Whether a receive also returns the number of bytes that are left to be read.
     Inq(on: bool = false) [TCP_INQ: TCP 36 FLAG] {}
 
-    /// The time to live or the hop limit of its packets; `None`: the stack's.
+    /// The time to live or the hop limit of the socket's packets; `None`: the stack's.
     HopLimit(limit: Option<u8> = None) [IP_TTL: IP 2 TTL, IPV6_UNICAST_HOPS: IPV6 16 HOPS] {
         Extra.marks.hop_limit;
         Datagram.marks.hop_limit;
     }
-    /// The type of service or the traffic class of its packets. The two lowest bits of a
-    /// connection's are its own.
+    /// The type of service or the traffic class of the socket's packets. TCP sets the two lowest bits (ECN)
+    /// itself.
     TrafficClass(class: u8 = 0) [IP_TOS: IP 1 TOS, IPV6_TCLASS: IPV6 67 CLASS] {
         Extra.marks.traffic_class;
         Datagram.marks.traffic_class;
     }
     /// [`HopLimit`](Self::HopLimit) and [`TrafficClass`](Self::TrafficClass) together.
     Marks(marks: PacketMarks = PacketMarks::default()) [] { Extra.marks; Datagram.marks; }
-    /// A number that can be read back, as on a Linux without rules that look at it.
+    /// A number that can be read back, as on a Linux without rules that use it.
     Mark(mark: u32 = 0) [SO_MARK: SOCKET 36 NUMBER] { Extra.mark; Datagram.mark; }
-    /// Whether routers may fragment its packets, and whether to heed reports about the path.
+    /// Whether routers may fragment the socket's packets, and whether to heed reports about the path.
     MtuDiscover(how: MtuDiscover = MtuDiscover::Want)
         [IP_MTU_DISCOVER: IP 10 IP_DISCOVER, IPV6_MTU_DISCOVER: IPV6 23 DISCOVER] {
         Extra.mtu_discover;
@@ -298,7 +298,7 @@ options! {
         Datagram(d): d.errors.as_ref().is_some_and(|errors| errors.keeps_errors()) =>
             d.errors.get_or_insert_default().keep_errors(on);
     }
-    /// Which notifications of zero-copy sends become one; `None`: the stack's.
+    /// The rule by which notifications of zero-copy sends are merged; `None`: the stack's.
     Coalescing(which: Option<Coalescing> = None) [] {
         Extra(e): e.errors.as_ref().and_then(|errors| errors.sends.coalescing) =>
             e.errors.get_or_insert_default().sends.coalescing = which;
@@ -311,14 +311,14 @@ options! {
         Listener.reporting.zerocopy;
         Datagram.reporting.zerocopy;
     }
-    /// WildcardSockets arrival is an [`Event`](crate::Event), for owners that need edges.
+    /// Every arrival is an [`Event`](crate::Event), for owners that need edges.
     EveryArrival(on: bool = false) [] {
         Connection.reporting.every_arrival;
         Listener.reporting.every_arrival;
         Datagram.reporting.every_arrival;
     }
     /// Binds the socket to a link, or to none (`SO_BINDTODEVICE`): it receives and sends only by
-    /// that link, whatever the routes say. A listener's connections inherit it. When the link is
+    /// that link, against the routes if need be. A listener's connections inherit it. When the link is
     /// removed, nothing comes or leaves any more. Packets of this host to itself come by no link.
     Link(link: Option<LinkId> = None) [SO_BINDTOIFINDEX: SOCKET 62 LINK] {
         Extra.link;
@@ -326,9 +326,9 @@ options! {
         Datagram.link;
     }
 
-    /// Whether it may send to broadcast addresses.
+    /// Whether the socket may send to broadcast addresses.
     Broadcast(on: bool = false) [SO_BROADCAST: SOCKET 6 ANY] { Datagram.broadcast; }
-    /// Splits sends of more than so many bytes of payload in datagrams of so many bytes; 0: each call is
+    /// The longest datagram of a send, in bytes of payload: longer sends are cut into several. 0: each call is
     /// one datagram.
     Segment(bytes: u16 = 0) [UDP_SEGMENT: UDP 103 LENGTH] { Datagram.segment; }
     /// Whether several datagrams are received as one; see [`Udp::set_join`](crate::Udp::set_join).
@@ -343,7 +343,7 @@ options! {
     MulticastLoopV4(on: bool = true) [IP_MULTICAST_LOOP: IP 34 CHAR_ANY] {
         Datagram(d): d.multicast(false).loops => d.multicast_mut(false).loops = on;
     }
-    /// Whether it also receives from groups that only other sockets have joined.
+    /// Whether the socket also receives from groups that only other sockets have joined.
     MulticastAllV4(on: bool = true) [IP_MULTICAST_ALL: IP 49 CHAR_FLAG] {
         Datagram(d): d.multicast(false).all => d.multicast_mut(false).all = on;
     }
@@ -386,7 +386,7 @@ options! {
     SendTimeout(limit: Option<Duration> = None) [SO_SNDTIMEO: SOCKET 21 TIMEVAL] {}
     /// Bits of `SO_TIMESTAMPING`.
     Timestamping(bits: u32 = 0) [SO_TIMESTAMPING: SOCKET 37 NUMBER] {}
-    /// Whether the addresses of a datagram's packet are told.
+    /// Whether a receive also returns the addresses of the datagram's packet.
     PacketInfoV4(on: bool = false) [IP_PKTINFO: IP 8 IP_ANY] {}
     /// As [`PacketInfoV4`](Self::PacketInfoV4), as IPv6 has them.
     PacketInfoV6(on: bool = false) [IPV6_RECVPKTINFO: IPV6 49 ANY] {}
@@ -396,9 +396,9 @@ options! {
 pub trait OptionKey: Copy {
     /// The type of the option's value.
     type Value;
-    /// Which option.
+    /// The option's name.
     fn name(self) -> OptionName;
-    /// The value; `None`: it is another option.
+    /// The value of `option`; `None`: `option` has another name.
     fn value(self, option: SocketOption) -> Option<Self::Value>;
 }
 
@@ -416,7 +416,7 @@ impl OptionKey for OptionName {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct LinuxOption {
-    /// What its manual pages call it.
+    /// The option's name in the manual pages.
     pub label: &'static str,
     /// The second argument of `setsockopt`.
     pub level: i32,
@@ -431,7 +431,7 @@ pub struct LinuxOption {
 }
 
 impl LinuxOption {
-    /// What the number means at the level.
+    /// Finds an option by level and number.
     pub fn find(level: i32, number: i32) -> Option<&'static Self> {
         Self::ALL.iter().find(|option| (option.level, option.number) == (level, number))
     }
@@ -459,12 +459,12 @@ impl SocketOptions {
         self.0.iter().find_map(|&option| key.value(option))
     }
 
-    /// The value, or that of a new socket, where the stack's settings say nothing of it.
+    /// The value; if it was not set, that of a new socket without settings of the stack.
     pub fn value<K: OptionKey<Value: Default>>(&self, key: K) -> K::Value {
         self.get(key).or_else(|| key.value(key.name().default())).unwrap_or_default()
     }
 
-    /// All that were set.
+    /// Iterates over the options that were set.
     pub fn iter(&self) -> impl Iterator<Item = SocketOption> {
         self.0.iter().copied()
     }
@@ -663,7 +663,7 @@ impl Stack {
             }
             Socket::Tcp(socket) => {
                 option.set_in_extra(&mut socket.extra);
-                // Its path is looked up again.
+                // The socket looks its path up again.
                 socket.path_generation = socket.path_generation.wrapping_sub(1);
             }
             Socket::Udp(socket) => {

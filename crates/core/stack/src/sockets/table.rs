@@ -21,7 +21,7 @@ pub(crate) enum Socket {
     TimeWait(Box<TimeWaitSocket>),
 }
 
-/// A connection in TIME-WAIT that its application has closed, in its place in the table.
+/// A connection in TIME-WAIT that its application has closed. It has the connection's slot of the table.
 pub(crate) struct TimeWaitSocket {
     pub(crate) tuple: Tuple,
     pub(crate) tcp: TimeWait,
@@ -223,7 +223,7 @@ impl Table {
         }
     }
 
-    /// All indices in use, and free ones below.
+    /// Indices of all slots, those of free ones included.
     pub(crate) fn indices(&self) -> impl Iterator<Item = u32> + use<> {
         0..self.slots.len() as u32
     }
@@ -233,7 +233,7 @@ impl Table {
         self.slots.len()
     }
 
-    /// All sockets with their indices.
+    /// Iterates over the sockets, with their indices.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Socket)> {
         let sockets = self.slots.iter().enumerate();
         sockets.filter_map(|(i, slot)| Some((i as u32, slot.socket.as_ref()?)))

@@ -1,4 +1,5 @@
-//! Work that verbs and inputs leave for later in the turn.
+//! Work that operations and inputs leave for later in the turn: which connections may send, which sockets have
+//! an event to report, and who waits for pages.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,13 +12,13 @@ use crate::event::ReportState;
 use crate::net::LinkIndex;
 use crate::sockets::tcp::socket::TcpSocket;
 
-/// Work that verbs leave, and what they share.
+/// Lists of sockets with work left, and settings and queues that operations share.
 pub(crate) struct Work {
     /// Connections that may have something to send, each once; entries may be stale.
     pub(crate) tx_pending: VecDeque<u32>,
-    /// Dirty connections that wait for a link's device, by link; entries may be stale.
+    /// Connections of `tx_pending` that wait for a link's device, by link; entries may be stale.
     held_up: Vec<Vec<u32>>,
-    /// No timer of a dirty connection is due earlier: the wheel may not have them yet.
+    /// No timer of a connection in `tx_pending` is due earlier. The wheel may not have these timers yet.
     tx_pending_until: Instant,
     /// Sockets whose readiness may have grown, each once; entries may be stale.
     pub(crate) event_pending: VecDeque<u32>,
@@ -53,7 +54,7 @@ impl Work {
         self.note_timer(socket);
     }
 
-    /// Puts the dirty connection at `index` back to the end of the list.
+    /// Puts a connection that was taken from `tx_pending` back to the end of the list.
     pub(super) fn queue_again(&mut self, index: u32, socket: &TcpSocket) {
         self.tx_pending.push_back(index);
         self.note_timer(socket);
@@ -66,7 +67,7 @@ impl Work {
         }
     }
 
-    /// The next dirty connection. The timer of one that was taken is in the wheel, or it is put back.
+    /// Takes a connection from `tx_pending`. The caller sets its timer in the wheel, or puts it back.
     #[inline]
     pub(super) fn pop_tx_pending(&mut self) -> Option<u32> {
         let next = self.tx_pending.pop_front();
@@ -76,7 +77,7 @@ impl Work {
         next
     }
 
-    /// Keeps the dirty connection at `index` until the device of its link has room.
+    /// Keeps the connection at `index` until the device of its link has room.
     pub(super) fn hold_up(&mut self, index: u32, link: LinkIndex) {
         let link = usize::from(link);
         self.held_up.resize_with(self.held_up.len().max(link + 1), Vec::new);
@@ -98,14 +99,14 @@ impl Work {
         true
     }
 
-    /// When the first timer of a dirty connection may be due.
+    /// When the first timer of a connection in `tx_pending` may be due.
     #[inline]
     pub(crate) fn tx_pending_timeout(&self) -> Option<Instant> {
         let none = self.tx_pending.is_empty() || self.tx_pending_until == Instant::FAR;
         (!none).then_some(self.tx_pending_until)
     }
 
-    /// Appends the dirty connections whose timers are due, as `timer` tells.
+    /// Appends the connections of `tx_pending` whose timers are due; `timer` returns the time of one.
     pub(crate) fn take_due(
         &mut self,
         now: Instant,
@@ -125,7 +126,7 @@ impl Work {
         }
     }
 
-    /// Forgets what sockets have left to do.
+    /// Drops all work.
     pub(crate) fn clear(&mut self) {
         (self.tx_pending, self.event_pending, self.held_up) = Default::default();
         self.page_waiters = PageWaiters::new(Instant::FAR);

@@ -1,4 +1,4 @@
-//! The links of a stack, and what it knows of their paths.
+//! Links of a stack: adding, removing and changing them, and the MTUs of paths.
 
 use std::net::IpAddr;
 
@@ -28,7 +28,7 @@ impl Stack {
         self.cx.net.remove_link(link)
     }
 
-    /// All links, in the order of their places.
+    /// Iterates over the links, by index.
     pub fn links(&self) -> impl Iterator<Item = LinkId> {
         self.cx.net.link_ids()
     }

@@ -1,4 +1,4 @@
-//! The stack: links and sockets, driven by one thread at a time. Frames enter before R2
+//! [`Stack`]: links and sockets, driven by one thread at a time. Frames enter before R2
 //! ([`Stack::handle_frames_on`]); events leave after R6 ([`Stack::poll_event`]).
 
 mod links;
@@ -30,7 +30,7 @@ use crate::{Cidr, Counters, DropReason, Event, StackError};
 /// A turn of a driver:
 ///
 /// 1. [`handle_frame`](Self::handle_frame) for what the device received,
-///    [`handle_timeout`](Self::handle_timeout) if it is due; verbs at any time;
+///    [`handle_timeout`](Self::handle_timeout) if it is due; operations on sockets at any time;
 /// 2. [`poll_transmit`](Self::poll_transmit) until it returns `false`, frames to the device;
 /// 3. [`poll_event`](Self::poll_event) until `None`: whom to wake;
 /// 4. [`end_turn`](Self::end_turn), then wait for the device or until
@@ -116,7 +116,7 @@ impl Stack {
     }
 
     /// Processes a burst of frames that this link's device received, and leaves `frames` empty. A
-    /// packet stays in its place until it is done with: moving one costs as much as a layer's work.
+    /// packet is not moved until it is done with: moving one costs as much as a layer's work.
     pub fn handle_frames_on(
         &mut self,
         now: Instant,
@@ -162,7 +162,7 @@ impl Stack {
         self.cx.work.page_waiters.handle_timeout(now);
     }
 
-    /// DatagramSpec a turn: collects pages that other threads released. Completions stay pending: their reports
+    /// Ends a turn: collects pages that other threads released. Completions stay pending: their reports
     /// are the work of another turn. Debug builds check that no page is lost.
     #[inline]
     pub fn end_turn(&mut self) {
@@ -219,7 +219,7 @@ impl Stack {
         self.cx.net.find_link(link).is_some_and(|index| self.cx.net.has_frames(index))
     }
 
-    /// Whether nothing is to transmit or report until a frame, a timer or a verb comes.
+    /// Whether there is nothing to transmit or report until a frame, a timer or an operation comes.
     #[inline]
     pub fn is_at_rest(&self) -> bool {
         let Context { net, work, .. } = &self.cx;
@@ -234,7 +234,7 @@ impl Stack {
     /// than needed; timers of sockets fire late by less than 0.14 ms.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let Context { net, work, wheel, borrowed, .. } = &self.cx;
-        // One by one, without a list: every send of an application calls this.
+        // The loop collects no list: every send of an application calls this.
         let mut first = None;
         let mut note = |at: Option<Instant>| {
             if let Some(at) = at {
@@ -259,8 +259,8 @@ impl Stack {
         self.cx.poll_event()
     }
 
-    /// What every socket of the application is ready for, as events: for an observer that
-    /// begins now. Changes nothing of what [`poll_event`](Self::poll_event) reports.
+    /// Events with the readiness of every socket of the application, for an observer that begins now. The
+    /// reports of [`poll_event`](Self::poll_event) stay as they are.
     pub fn events_so_far(&self) -> Vec<Event> {
         self.cx.events_so_far()
     }

@@ -1,4 +1,4 @@
-//! Opens sockets, and finds them by id.
+//! Opening of sockets, and views of sockets by id.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -58,12 +58,12 @@ impl PortReservations<'_> {
         Ok(())
     }
 
-    /// DatagramSpec a reservation.
+    /// Ends a reservation.
     pub fn release(&mut self, id: PortReservation) {
         self.0.listeners.reservations.remove(id);
     }
 
-    /// DatagramSpec all reservations.
+    /// Ends all reservations.
     pub fn release_all(&mut self) {
         self.0.listeners.reservations.clear();
     }

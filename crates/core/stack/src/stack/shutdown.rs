@@ -1,4 +1,4 @@
-//! Shutdown: the process ends, or a device is lost.
+//! Shutdown of a stack: the process ends, or a device is lost.
 //!
 //! A kernel delivers what a process has queued even after its end. A process that contains the
 //! stack has to do that itself: call [`Stack::close_all`], take turns while [`Stack::leftovers`]
@@ -15,7 +15,7 @@ use crate::sockets::table::Socket;
 use crate::sockets::tcp::socket::Owner;
 use crate::sockets::{Context, NetworkState};
 
-/// What closed connections wait for; see [`Stack::leftovers`].
+/// Numbers of closed connections, by the event that they wait for; see [`Stack::leftovers`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
     /// Connections with unacknowledged data or FIN.
@@ -81,7 +81,7 @@ impl Stack {
         all.len()
     }
 
-    /// What closed connections wait for. Walks all sockets.
+    /// Counts closed connections by the event that they wait for. Walks all sockets.
     pub fn leftovers(&self) -> Leftovers {
         let mut left = Leftovers { packets: self.cx.net.has_waiting(), ..Leftovers::default() };
         left.packets |= !self.cx.work.tx_pending.is_empty();
@@ -149,7 +149,7 @@ impl Stack {
         true
     }
 
-    /// DatagramSpec all sending and receiving: every socket fails with `NetworkDown`.
+    /// Ends all sending and receiving: every socket fails with `NetworkDown`.
     pub fn handle_network_down(&mut self) {
         for link in self.cx.net.link_indices() {
             self.cx.net.handle_link_lost(link);

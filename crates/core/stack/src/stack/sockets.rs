@@ -1,4 +1,4 @@
-//! Verbs of sockets of every kind.
+//! Operations on sockets of every kind.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Stack {
         }
     }
 
-    /// What the socket is ready for.
+    /// The readiness of a socket.
     pub fn readiness(&self, id: impl Into<SocketId>) -> Result<Readiness, Error> {
         Ok(self.cx.table.get(id.into())?.readiness())
     }

@@ -1,4 +1,4 @@
-//! What a tool can be told of the sockets: who talks to whom, what waits, how the path is.
+//! Views of sockets for tools: addresses, queues, and the state of the path.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,31 +19,30 @@ use crate::sockets::udp::socket::DatagramKind;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SocketPage {
-    /// The sockets, in the order of their places.
+    /// The sockets, in the order of their slots.
     pub sockets: Vec<SocketView>,
     /// Where the next page begins; `None`: this was the last.
     pub next: Option<u32>,
 }
 
-/// One socket at one moment.
+/// A snapshot of one socket.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SocketView {
-    /// Names it as long as it exists.
+    /// The socket's id.
     pub id: SocketId,
-    /// This side.
+    /// The address of this side.
     pub local: SocketAddr,
-    /// The other side, if there is one.
+    /// The address of the other side, if there is one.
     pub remote: Option<SocketAddr>,
-    /// The link that it is bound to, or that has the local address.
+    /// The link that the socket is bound to, or that has the local address.
     pub link: Option<LinkId>,
-    /// Received payload that the application has not taken, in bytes; of a datagram socket, what is
-    /// charged for it; of a listener, connections that wait to be accepted.
+    /// Received payload that the application has not taken, in bytes. For a datagram socket: the memory that
+    /// is charged for it. For a listener: the number of connections that wait to be accepted.
     pub receive_queue: usize,
-    /// Payload that the peer has not acknowledged, in bytes; of a listener, how many connections may
-    /// wait.
+    /// Payload that the peer has not acknowledged, in bytes. For a listener: how many connections may wait.
     pub send_queue: usize,
-    /// Details of its kind.
+    /// Details, by kind of socket.
     pub of: ViewOf,
 }
 
@@ -102,8 +101,8 @@ pub struct SocketCounts {
 }
 
 impl Stack {
-    /// The sockets at `places` places of the table, from place `from` on: all sockets, if it is called
-    /// with 0 and then with [`SocketPage::next`] until that is `None`. A place may be empty, so a page
+    /// The sockets in `places` slots of the table, from slot `from` on: all sockets, if it is called
+    /// with 0 and then with [`SocketPage::next`] until that is `None`. A slot may be empty, so a page
     /// may be short, or empty, before the last.
     ///
     /// Each call takes time in proportion to `places`, however many sockets there are. A socket that
@@ -117,7 +116,7 @@ impl Stack {
         SocketPage { sockets, next: ((end as usize) < table.slots()).then_some(end) }
     }
 
-    /// Counts the sockets by kind: reads each place of the table, but no socket.
+    /// Counts the sockets by kind: reads each slot of the table, but no socket.
     pub fn socket_counts(&self) -> SocketCounts {
         let mut counts = SocketCounts::default();
         for (_, socket) in self.cx.table.iter() {

@@ -1,7 +1,7 @@
 //! ICMP of both versions: echo is answered here, errors go up. RFC 792 and RFC 1122 section 3.2.2 for
-//! IPv4, RFC 4443 for IPv6. `icmp_error.rs` sends errors.
+//! IPv4, RFC 4443 for IPv6. `errors.rs` sends errors.
 //!
-//! An echo reply is the request turned round: its payload is neither copied nor looked at.
+//! An echo reply is the request turned round: the payload is neither copied nor read.
 
 pub(super) mod errors;
 pub(super) mod unreachable;
@@ -194,7 +194,7 @@ fn quoted_word(quote: &[u8], at: usize) -> usize {
     }
 }
 
-/// What a router that does not say its MTU may have meant (RFC 1191 section 7).
+/// Guesses the MTU of a router that reports none: the next lower plateau (RFC 1191 section 7).
 fn plateau_below(len: usize) -> usize {
     const PLATEAUS: [usize; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508];
     PLATEAUS.into_iter().find(|&mtu| mtu < len).unwrap_or(68)

@@ -1,5 +1,5 @@
-//! What the application says of packets that it could not deliver to where they were going;
-//! `icmp_error.rs` tells their senders.
+//! Types for an application that carries packets onwards itself (a gateway): [`Flow`] names a packet that
+//! could not be delivered, and [`Unreachable`] is the reason. `errors.rs` sends the ICMP error.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,7 +20,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Bytes of its transport header that an error quotes.
+    /// Number of bytes of the flow's transport header that an error quotes.
     pub(in crate::net) const QUOTED: usize = 8;
 
     /// A TCP connection, or the attempt at one, and the sequence number of a segment.
@@ -28,7 +28,7 @@ impl Flow {
         Self { protocol: protocol::TCP, from, to, seq }
     }
 
-    /// Datagrams.
+    /// A flow of datagrams.
     pub fn udp(from: SocketAddr, to: SocketAddr) -> Self {
         Self { protocol: protocol::UDP, from, to, seq: 0 }
     }
@@ -39,8 +39,8 @@ impl Flow {
         Self { protocol, from, to: SocketAddr::new(to, 0), seq: seq.into() }
     }
 
-    /// The first eight bytes of the transport header of its packet, which is all that an error must
-    /// quote (RFC 792).
+    /// Writes the first eight bytes of the transport header of the flow's packet. An error must quote no
+    /// more (RFC 792).
     pub(in crate::net) fn emit(&self) -> [u8; Self::QUOTED] {
         let ([s0, s1], [d0, d1]) = (self.from.port().to_be_bytes(), self.to.port().to_be_bytes());
         let [q0, q1, q2, q3] = self.seq.to_be_bytes();
@@ -52,7 +52,7 @@ impl Flow {
         }
     }
 
-    /// Bytes of its transport header.
+    /// Length of the flow's transport header, in bytes.
     pub(in crate::net) fn transport_len(&self) -> usize {
         if self.protocol == protocol::TCP { 20 } else { 8 }
     }

@@ -1,6 +1,6 @@
 //! Variant of step R3 (ip): IPv6 extension headers, and fragments of both versions.
 //!
-//! Read `input.rs` first; fragments wait in `reassembly.rs`.
+//! Read `mod.rs` first; fragments wait in `reassembly.rs`.
 
 use std::net::IpAddr;
 
@@ -143,7 +143,7 @@ impl HeaderWalk<'_> {
         Ok(())
     }
 
-    /// What the head holds from the next header on.
+    /// Returns the head from the next header on.
     fn rest(&self) -> &[u8] {
         self.packet.head().get(self.at..).unwrap_or_default()
     }

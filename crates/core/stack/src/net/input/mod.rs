@@ -56,7 +56,7 @@ impl Net {
 }
 
 impl Net {
-    /// Handles an IP packet, whose version only the packet tells.
+    /// Handles an IP packet of either version.
     pub(super) fn handle_ip(
         &mut self,
         now: Instant,
@@ -164,8 +164,8 @@ impl Net {
         }
     }
 
-    /// What the destination is to us; [`Delivery::Foreign`] only for what may be forwarded. An error if
-    /// the packet is not for us, or cannot have come from where it says.
+    /// Classifies the destination: [`Delivery::Foreign`] only for packets that may be forwarded. Returns an
+    /// error if the packet is not for us, or if its source address is impossible.
     fn deliver(
         &mut self,
         src: IpAddr,

@@ -38,7 +38,7 @@ pub(crate) struct ReceivedFragment {
     pub(crate) offset: usize,
     /// Whether more follow.
     pub(crate) more: bool,
-    /// Its protocol is believed of the first fragment only.
+    /// The fragment's own header. Only the first fragment's `protocol` counts.
     pub(crate) received: Received,
     /// The IP headers, for an ICMP error about the first fragment.
     pub(crate) headers: SmallVec<[u8; 64]>,
@@ -55,7 +55,8 @@ pub(crate) struct Reassembled {
     pub(crate) packet: PacketBuf,
 }
 
-/// The first fragment of a datagram that timed out: the sender is told (RFC 1122 section 3.3.2).
+/// The first fragment of a datagram that timed out, for an ICMP error to the sender (RFC 1122
+/// section 3.3.2).
 #[derive(Debug)]
 pub(crate) struct ExpiredDatagram {
     pub(crate) received: Received,
@@ -80,12 +81,12 @@ struct Datagram {
     pinned: usize,
     /// Bytes that have come.
     length: usize,
-    /// Which of the four ECN values were seen, one bit each.
+    /// The ECN values of the fragments so far, one bit for each of the four.
     ecn_seen: u8,
-    /// Of the first fragment, once that has come.
+    /// The header of the first fragment, once that has come.
     received: Received,
     headers: SmallVec<[u8; 64]>,
-    /// Contradicted itself: whatever still comes is dropped (RFC 5722 section 4).
+    /// Fragments contradicted each other: later ones are dropped (RFC 5722 section 4).
     poisoned: Option<DropReason>,
 }
 
@@ -160,7 +161,7 @@ impl Reassembly {
         datagram.into_whole(mem).map(Some)
     }
 
-    /// Drops datagrams that timed out; appends those whose senders are to be told.
+    /// Drops datagrams that timed out; appends those for which an ICMP error is due.
     pub(crate) fn handle_timeout(
         &mut self,
         now: Instant,

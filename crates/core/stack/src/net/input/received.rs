@@ -1,4 +1,5 @@
-//! What IP said of a packet that came in, and what the network layer hands up to the sockets.
+//! Results of input: the parsed IP headers ([`Received`]), and the value that the network layer hands up to
+//! the sockets ([`Inbound`]).
 
 use std::net::IpAddr;
 
@@ -9,10 +10,11 @@ use crate::net::links::config::LinkIndex;
 use crate::net::routes::Delivery;
 use crate::net::wire::{ipv4, ipv6};
 
-/// What the sockets get of a packet, or why it was dropped; `None`: it was answered or kept.
+/// The result of one packet, or the reason why it was dropped. `None`: the network layer answered it or keeps
+/// it, and the sockets have nothing to do.
 pub(crate) type InputResult = Result<Option<Inbound>, DropReason>;
 
-/// What the sockets get. The packet itself stays where it is: it is a quarter of a kilobyte.
+/// An input for the sockets. The packet itself is not moved: it is a quarter of a kilobyte.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Inbound {
     /// The packet that was handed in is a transport packet to an address of ours (or to a group or
@@ -31,11 +33,11 @@ pub(crate) enum Inbound {
 /// Where a packet came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::net) struct Origin {
-    /// In a frame to a group of stations, or to all.
+    /// Whether the frame was to a group of stations, or to all.
     pub(in crate::net) group: bool,
-    /// From this host: the addresses are not checked.
+    /// Whether the packet is from this host: its addresses are not checked.
     pub(in crate::net) loopback: bool,
-    /// The link that it came in by; for a packet of this host to a group, the one it left by.
+    /// The link by which the packet came in; for a packet of this host to a group, the one by which it left.
     pub(in crate::net) link: LinkIndex,
 }
 
@@ -51,17 +53,17 @@ impl Origin {
     }
 }
 
-/// What IP said of a received packet. Made once, and passed up to the sockets as it is.
+/// The IP headers of a received packet, parsed once and passed up to the sockets unchanged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
     pub(crate) src: IpAddr,
-    /// The address or group of ours that it is to.
+    /// The address or group of ours that the packet was sent to.
     pub(crate) dst: IpAddr,
     pub(crate) protocol: u8,
     /// The two ECN bits of the IP header.
     pub(crate) ecn: u8,
     pub(crate) hop_limit: u8,
-    /// What `dst` is to us.
+    /// The relation of `dst` to this host.
     pub(in crate::net) delivery: Delivery,
     /// Bytes of IP headers in memory in front of the head, for an ICMP error to quote; 0: gone.
     pub(in crate::net) header_len: u16,
@@ -74,7 +76,7 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// What an IPv4 header says; what `dst` is to us is not known yet.
+    /// Takes the fields of an IPv4 header. `delivery` is not known yet.
     #[inline(always)]
     pub(in crate::net) fn v4(header: &ipv4::Header, origin: Origin) -> Self {
         Self {
@@ -92,7 +94,7 @@ impl Received {
         }
     }
 
-    /// What an IPv6 header says; what `dst` is to us is not known yet.
+    /// Takes the fields of an IPv6 header. `delivery` is not known yet.
     #[inline(always)]
     pub(in crate::net) fn v6(header: &ipv6::Header, origin: Origin) -> Self {
         Self {
@@ -110,8 +112,8 @@ impl Received {
         }
     }
 
-    /// Whether routers may not cut it, as its IP header in front of the head of `packet` says;
-    /// `false` if that is gone.
+    /// Whether routers may not cut the packet. Reads the IP header in front of the head of `packet`; `false` if
+    /// that is gone.
     pub(crate) fn forbids_fragments(&self, packet: &mut PacketBuf) -> bool {
         let len = usize::from(self.header_len);
         if self.dst.is_ipv6() || len == 0 || packet.push(len).is_none() {
@@ -122,13 +124,13 @@ impl Received {
         flags & ipv4::DONT_FRAGMENT != 0
     }
 
-    /// Whether it is to this host alone.
+    /// Whether the packet is to this host alone.
     pub(crate) fn is_unicast(&self) -> bool {
         self.delivery == Delivery::Unicast && !self.group
     }
 }
 
-/// What an ICMP error quotes of a packet of ours.
+/// The headers of a packet of ours, as an ICMP error quotes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QuotedPacket {
     /// Our address.
@@ -144,7 +146,7 @@ pub(crate) struct QuotedPacket {
     pub(crate) seq: u32,
 }
 
-/// The fate of a packet of ours.
+/// The reason why a packet of ours was not delivered, as ICMP reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IcmpKind {
     /// Too long for a link on the path, which takes IP packets of `mtu` bytes.

@@ -1,4 +1,5 @@
-//! How applications name links, and their settings.
+//! Public types of links: the id ([`LinkId`]), the settings ([`LinkConfig`]), and the index inside the
+//! stack.
 
 use std::net::IpAddr;
 
@@ -10,7 +11,7 @@ use crate::cidr::Cidr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId {
     pub(in crate::net) index: LinkIndex,
-    /// How many links had this place before.
+    /// How many links had this index before.
     pub(in crate::net) generation: u32,
 }
 
@@ -18,12 +19,12 @@ impl LinkId {
     /// The link that a stack is made with.
     pub const FIRST: Self = Self { index: 0, generation: 0 };
 
-    /// Its place among the links of the stack, from 0.
+    /// The link's index among the links of the stack, from 0.
     pub const fn index(self) -> usize {
         self.index as usize
     }
 
-    /// Its number in the `scope_id` of an IPv6 socket address: its place, counted from 1.
+    /// The link's number in the `scope_id` of an IPv6 socket address: the index plus 1.
     pub const fn scope_id(self) -> u32 {
         self.index as u32 + 1
     }
@@ -51,7 +52,7 @@ pub struct LinkConfig {
     /// address gets what comes for its port at any address; one of
     /// [`Stack::listen_every`](crate::Stack::listen_every) or
     /// [`Stack::bind_every`](crate::Stack::bind_every) gets all that no other takes. What comes in
-    /// must come from an address that the routes place on this link.
+    /// must come from an address that the routes assign to this link.
     pub transparent: bool,
 }
 

@@ -1,6 +1,6 @@
 //! The links of a stack, with the state of each.
 //!
-//! The first link has a place of its own. A new link takes the place of a removed one.
+//! The first link is a field of its own. A new link takes the index of a removed one.
 
 pub(super) mod config;
 
@@ -82,7 +82,7 @@ pub(super) struct Interface {
     pub(super) name: Option<Box<str>>,
     /// Not removed.
     pub(super) up: bool,
-    /// Its device failed for good.
+    /// The link's device failed for good.
     pub(super) lost: bool,
 }
 
@@ -156,7 +156,7 @@ impl Links {
         Self { first, others: Vec::new() }
     }
 
-    /// The link at a place that there is.
+    /// The link at a valid index.
     #[inline(always)]
     pub(super) fn at(&self, index: LinkIndex) -> &Interface {
         match usize::from(index).checked_sub(1) {
@@ -187,7 +187,7 @@ impl Links {
         !self.others.is_empty()
     }
 
-    /// The place of a link that was not removed.
+    /// The index of a link that was not removed.
     pub(super) fn find(&self, id: LinkId) -> Option<LinkIndex> {
         let known = id.index() <= self.others.len();
         let interface = self.at(id.index);
@@ -198,7 +198,7 @@ impl Links {
         LinkId { index, generation: self.at(index).generation }
     }
 
-    /// A place for another link, and how many had it before.
+    /// An index for another link, and how many links had the index before.
     pub(super) fn vacancy(&self) -> Result<(LinkIndex, u32), StackError> {
         let free = self.indices().find(|&index| !self.at(index).up);
         if let Some(index) = free {
@@ -211,7 +211,7 @@ impl Links {
         Ok((self.others.len() as LinkIndex + 1, 0))
     }
 
-    /// Puts a link in the place that [`vacancy`](Self::vacancy) gave.
+    /// Puts a link at the index that [`vacancy`](Self::vacancy) gave.
     pub(super) fn insert(&mut self, index: LinkIndex, interface: Interface) -> LinkId {
         let id = LinkId { index, generation: interface.generation };
         if usize::from(index) > self.others.len() {

@@ -68,7 +68,7 @@ impl Groups {
 
     // Verbs.
 
-    /// One more socket wants the group. `quietly`: it is reported only to queries.
+    /// Adds a socket to the group. `quietly`: only queries are answered with a report.
     ///
     /// # Errors
     /// `NoBuffers` beyond [`LINK_GROUPS`].
@@ -90,7 +90,7 @@ impl Groups {
         Ok(())
     }
 
-    /// One socket less wants it.
+    /// Removes a socket from the group.
     pub(crate) fn leave(&mut self, now: Instant, group: IpAddr) {
         let Some(member) = self.members.iter_mut().find(|m| m.group == group && m.sockets > 0)
         else {

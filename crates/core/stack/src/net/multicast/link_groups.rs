@@ -1,4 +1,4 @@
-//! The groups that a link is in, of both versions of IP.
+//! [`LinkGroups`]: the groups that a link is a member of, for both versions of IP.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use crate::random::Random;
 
 #[derive(Debug)]
 pub(in crate::net) struct LinkGroups {
-    /// When the next report is due: kept here, as every call asks.
+    /// When the next report is due. Cached, because every call reads it.
     at: Instant,
     /// By version of IP, IPv4 first.
     versions: Box<[Groups; 2]>,

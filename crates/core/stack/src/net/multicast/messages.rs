@@ -1,5 +1,5 @@
 //! Membership messages: IGMP of all versions (RFC 1112, RFC 2236, RFC 3376) and MLD of both
-//! (RFC 2710, RFC 3810). What they mean is in `groups.rs`.
+//! (RFC 2710, RFC 3810). `groups.rs` decides what to do about them.
 
 use core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -49,7 +49,7 @@ pub(crate) struct Query {
     pub(crate) sources: Vec<IpAddr>,
     /// Answers come within that time.
     pub(crate) max_delay: Duration,
-    /// How often the router wants a report repeated, and how often it asks; if the message has it.
+    /// How often the router wants a report repeated, and how often it queries; `None`: not in the message.
     pub(crate) robustness: Option<u8>,
     pub(crate) interval: Option<Duration>,
 }
@@ -110,7 +110,7 @@ impl Query {
         }
         let b =
             bytes.get(at..).and_then(<[u8]>::first_chunk::<4>).ok_or(DropReason::GroupMessage)?;
-        // RFC 3376 section 4.1.6: 0 says nothing.
+        // RFC 3376 section 4.1.6: 0 means that the field is not used.
         self.robustness = Some(b[0] & 7).filter(|&n| n > 0);
         self.interval =
             Some(float8(b[1])).filter(|&s| s > 0).map(|s| Duration::from_secs(s.into()));
@@ -150,7 +150,7 @@ pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What a record says of a group (RFC 3376 section 4.2.12).
+/// The type of a group record (RFC 3376 section 4.2.12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum RecordKind {
@@ -171,7 +171,7 @@ pub(crate) struct Record {
     pub(crate) sources: Vec<IpAddr>,
 }
 
-/// What routers, and switches that listen, are told.
+/// A report to routers, and to switches that snoop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     /// In the current version.

@@ -3,7 +3,7 @@
 //! Read first: `groups.rs`, which decides what to report and when, for one version of IP on one
 //! link. This file joins it and the formats of `messages.rs` with the network layer.
 //!
-//! The solicited-node groups of our addresses are never left.
+//! A link never leaves the solicited-node groups of our addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -39,7 +39,7 @@ const HEADERS_V6: usize = ipv6::LEN + ipv6::ROUTER_ALERT.len();
 const FRONT: usize = HEAD_CAPACITY - ethernet::LEN - HEADERS_V6;
 
 impl Net {
-    /// One more socket joins a group on a link. A new group is reported at once.
+    /// Adds a socket to a group on a link. A new group is reported at once.
     ///
     /// # Errors
     /// `NoSuchLink` if it was removed, or has no address of that version; `NoBuffers` for too many.
@@ -56,14 +56,14 @@ impl Net {
         Ok(())
     }
 
-    /// One socket less is in the group.
+    /// Removes a socket from a group.
     pub(crate) fn leave_group(&mut self, now: Instant, link: LinkId, group: IpAddr) {
         let Some(link) = self.links.find(link) else { return };
         self.links.at_mut(link).groups.of(group.is_ipv6()).leave(now, group);
         self.send_reports(now, link);
     }
 
-    /// The place of a link that may join groups of this IP version.
+    /// The index of a link that may join groups of this IP version.
     pub(crate) fn group_place(&self, link: LinkId, group: IpAddr) -> Result<LinkIndex, Error> {
         let place = self.links.find(link).ok_or(Error::NoSuchLink)?;
         let interface = self.links.at(place);

@@ -1,5 +1,5 @@
-//! What is said of groups, and when: the state of RFC 3376 and RFC 3810 in virtual time, the codes of
-//! their messages, and hostile queries.
+//! Reports about groups, and their times: the state of RFC 3376 and RFC 3810 in virtual time, the codes of
+//! messages, and hostile queries.
 
 use proptest::prelude::*;
 
@@ -38,7 +38,7 @@ fn record(kind: RecordKind, group: &str, sources: &[&str]) -> Record {
     Record { kind, group: ip(group), sources: sources.iter().map(|s| ip(s)).collect() }
 }
 
-/// Everything said from `now` on for as long, with the time of each since `now`.
+/// All reports within a duration from `now` on, with the time since `now` of each.
 fn said(groups: &mut Groups, now: Instant, for_: Duration) -> Vec<(Duration, Report)> {
     let mut said = Vec::new();
     let mut at = now;
@@ -53,7 +53,7 @@ fn said(groups: &mut Groups, now: Instant, for_: Duration) -> Vec<(Duration, Rep
     }
 }
 
-/// The records said, whenever that was.
+/// The records of all reports, at any time.
 fn records(said: Vec<(Duration, Report)>) -> Vec<Record> {
     let records = said.into_iter().map(|(_, report)| match report {
         Report::Records(records) => records,
@@ -62,7 +62,7 @@ fn records(said: Vec<(Duration, Report)>) -> Vec<Record> {
     records.flatten().collect()
 }
 
-/// A minute after the group was joined: nothing is left to say.
+/// A minute after the group was joined: no report is due any more.
 fn settled(names: &[&str]) -> (Groups, Instant) {
     let mut groups = groups();
     for name in names {
@@ -159,7 +159,7 @@ fn a_query_about_sources_is_answered_for_these_as_all_are_wanted() {
     let mut about = query(Version::Current, Some("239.1.1.1"), 1000);
     about.sources = vec![ip("10.0.0.7"), ip("10.0.0.8")];
     groups.handle_query(now, &about);
-    // Rule 5: asked again before the answer, both are answered together.
+    // Rule 5: a second query before the answer is answered together with the first.
     about.sources = vec![ip("10.0.0.8"), ip("10.0.0.9")];
     groups.handle_query(now, &about);
     let once = records(said(&mut groups, now, Duration::from_secs(1)));

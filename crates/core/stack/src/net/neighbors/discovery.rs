@@ -37,7 +37,7 @@ impl Net {
             return Err(DropReason::ArpSender);
         }
         if packet.sender_mac == self.links.at(link).device.mac {
-            // Our own packet, heard again.
+            // Our own packet came back.
             return Err(DropReason::ArpSender);
         }
         // RFC 5227 section 2.4: "At any time, if a host receives an ARP packet (Request *or*
@@ -149,7 +149,7 @@ impl Net {
         interface.announce_at = now + ANNOUNCE_INTERVAL;
     }
 
-    /// Does what neighbours' timeouts ask for.
+    /// Carries out the actions of neighbours' timeouts.
     pub(in crate::net) fn handle_discovery_timeout(&mut self, now: Instant, link: LinkIndex) {
         let mut actions = Vec::new();
         let neighbors = &mut self.links.at_mut(link).neighbors;
@@ -292,7 +292,7 @@ impl Net {
             target_mac: Some(self.links.at(link).device.mac),
         };
         let to = if probe { ALL_NODES.into() } else { received.src };
-        // A sender that names its station needs no look-up, and no entry is used for it.
+        // A sender that names its station is answered without a look-up, and without an entry.
         let station = source_mac.map(|mac| (link, mac));
         self.send_ndp(now, &answer, target.into(), to, station);
         Ok(())
@@ -339,7 +339,7 @@ impl Net {
         }
     }
 
-    /// Tells the senders of packets whose neighbour did not answer.
+    /// Reports to the senders of packets that the neighbour did not answer.
     fn report_unreachable(&mut self, now: Instant, queue: VecDeque<QueuedPacket>) {
         for QueuedPacket { packet, ours } in queue {
             match ours {
@@ -356,7 +356,7 @@ impl Net {
             Some(4) => icmp::parse_quoted_v4(head),
             _ => icmp::parse_quoted_v6(head),
         };
-        // Later fragments add nothing to what the first says.
+        // The first fragment is enough: later ones have no ports.
         let Ok(about) = about else { return };
         let told = self.notices.iter().any(|notice| {
             matches!(notice, Inbound::IcmpError { about: other, .. }

@@ -11,13 +11,14 @@
 //!                                                                                       (none)
 //! ```
 //!
-//! One machine serves ARP and neighbour discovery (RFC 4861 section 7.3). Entries are of three kinds,
-//! and each has room of its own, so that a flood of made-up addresses pushes out only its like:
+//! ARP and neighbour discovery share this state machine (RFC 4861 section 7.3). Entries are of three
+//! kinds, and each kind has room of its own, so that a flood of made-up addresses evicts only entries of
+//! its own kind:
 //!
 //! ```text
-//!   Unresolved   packets wait for an answer                       at most NEIGHBORS_INCOMPLETE
-//!   Passive   asked for us, no packet was sent there           at most NEIGHBORS_PASSIVE
-//!   Used    packets go there: hops may be cached             what is left of NEIGHBORS
+//!   Unresolved  packets wait for an answer                     at most NEIGHBORS_INCOMPLETE
+//!   Passive     resolved us, no packet was sent there          at most NEIGHBORS_PASSIVE
+//!   Used        packets go there: hops may be cached           the rest of NEIGHBORS
 //! ```
 //!
 //! Each kind has a queue: the next entry to evict is found without a search. An entry that packets go
@@ -46,7 +47,7 @@ use crate::net::wire::ethernet::Mac;
 #[derive(Debug)]
 pub(crate) struct QueuedPacket {
     pub(crate) packet: PacketBuf,
-    /// It is not forwarded: its source may be any address on a transparent link.
+    /// The packet is not forwarded. Its source may still be any address on a transparent link.
     pub(crate) ours: bool,
 }
 
@@ -65,13 +66,13 @@ impl QueuedPacket {
 
 pub(crate) struct Neighbors {
     table: HashMap<IpAddr, Neighbor, KeyedHash>,
-    /// Which entry is evicted next, of each kind.
+    /// The order of eviction, one queue for each kind.
     queues: [EvictionQueue; 3],
-    /// Places given so far: no two are equal.
+    /// Number of positions given so far: no two are equal.
     positions: u64,
     /// Packets waiting, in all entries.
     queued: usize,
-    /// Packets of evicted entries, until their senders are told.
+    /// Packets of evicted entries, until the failure is reported to their senders.
     evicted: Vec<VecDeque<QueuedPacket>>,
     /// No deadline lies before this moment.
     next: Instant,
@@ -82,9 +83,9 @@ pub(crate) struct Neighbors {
 /// Entries of one kind in the order in which they are evicted.
 #[derive(Default)]
 struct EvictionQueue {
-    /// An entry whose position is another now has left this one.
+    /// Addresses with positions. An entry that has another position by now has left the queue.
     queue: VecDeque<(IpAddr, u64)>,
-    /// Entries that stand here.
+    /// Number of entries that are still in the queue.
     len: usize,
 }
 
@@ -98,13 +99,13 @@ enum NeighborKind {
 struct Neighbor {
     state: State,
     kind: NeighborKind,
-    /// Its position in the queue of its kind.
+    /// The entry's position in the queue of its kind.
     position: u64,
-    /// Looked up since it got that position.
+    /// Whether the entry was looked up since it got that position.
     touched: bool,
-    /// Meaningless while incomplete.
+    /// The station; meaningless while incomplete.
     mac: Mac,
-    /// Last looked up by the send path, or learned.
+    /// When the entry was learned, or the send path last looked it up.
     used: Instant,
     /// Packets that wait while incomplete.
     queue: VecDeque<QueuedPacket>,
@@ -121,29 +122,29 @@ enum State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NeighborLookup {
-    /// Send there; ask again after `until`.
+    /// Send to `mac`. Look up again after `until`.
     Known { mac: Mac, until: Instant },
-    /// [`Neighbors::enqueue`] the packet.
+    /// The station is not known: [`Neighbors::enqueue`] the packet.
     Unknown,
 }
 
-/// What a received packet claims about a neighbour.
+/// The claim of a received packet about a neighbour.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NeighborClaim {
-    /// Its station; `None` in an advertisement without the option.
+    /// The neighbour's station; `None` in an advertisement without the option.
     pub(crate) mac: Option<Mac>,
-    /// It answers a question of ours: proof of two-way reachability.
+    /// The packet answers a request of ours: proof of two-way reachability.
     pub(crate) solicited: bool,
-    /// It replaces what was known before.
+    /// The claim replaces an earlier station.
     pub(crate) overrides: bool,
-    /// An entry may be made for it: it is about to send to us.
+    /// An entry may be made: the neighbour is about to send to us.
     pub(crate) create: bool,
 }
 
-/// What a timeout asks for.
+/// The action that is due after a timeout.
 #[derive(Debug)]
 pub(crate) enum NeighborAction {
-    /// Ask for the address: all stations, or the one that had the address.
+    /// Request the station of the address, from all stations or from the one that had it.
     Request { addr: IpAddr, station: Option<Mac> },
     /// No station answered: these packets are lost.
     Failed { addr: IpAddr, queue: VecDeque<QueuedPacket> },
@@ -214,7 +215,7 @@ impl Neighbors {
         NeighborLookup::Known { mac, until }
     }
 
-    /// Keeps a packet until the station of `addr` is known; `true`: ask for it now.
+    /// Keeps a packet until the station of `addr` is known; `true`: send a request now.
     pub(crate) fn enqueue(
         &mut self,
         now: Instant,
@@ -282,7 +283,7 @@ impl Neighbors {
         counters: &mut Counters,
     ) -> VecDeque<QueuedPacket> {
         let Some(entry) = self.table.get_mut(&addr) else {
-            // Without room it is asked for when a packet is sent there.
+            // Without room for an entry, the next packet to the address causes a request.
             if let (true, Some(mac)) = (claim.create, claim.mac)
                 && self.make_room(now, counters, NeighborKind::Passive)
             {
@@ -441,7 +442,7 @@ impl Neighbors {
         if self.table.len() < NEIGHBORS {
             return true;
         }
-        // No entry that is sent to is evicted for one that was only heard of.
+        // A passive entry evicts no used one.
         self.evict(now, counters, NeighborKind::Passive)
             || (kind == NeighborKind::Unresolved
                 && (self.evict(now, counters, NeighborKind::Used)

@@ -58,7 +58,7 @@ impl Net {
             Hop::Direct => None,
             Hop::Neighbor(next) => match self.header_to(now, out, next) {
                 Some(header) => Some(header),
-                // It has to be resolved first.
+                // The neighbour has to be resolved first.
                 None => return self.send_slowly(now, *to, take(packet)),
             },
             Hop::Local | Hop::Group(_) => return self.send_slowly(now, *to, take(packet)),
@@ -100,7 +100,7 @@ impl Net {
 pub(in crate::net) struct LastNeighbor {
     next: IpAddr,
     out: LinkIndex,
-    /// Of the link's neighbours.
+    /// The generation of the link's neighbours for which `hop` holds.
     generation: u32,
     until: Instant,
     link: [u8; ethernet::LEN],

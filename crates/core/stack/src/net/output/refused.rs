@@ -1,4 +1,4 @@
-//! Parses our own frames that a device refused, so that their connections are told.
+//! Parses frames of ours that a device refused. The sockets report the refusal to the connection.
 
 use pagewire_mem::PacketBuf;
 use pagewire_mem::link::Medium;

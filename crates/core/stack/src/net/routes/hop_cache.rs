@@ -1,5 +1,5 @@
 //! The cache of next hops: a small direct-mapped table of the last destinations, each with its
-//! finished link header. Output looks here first; a packet that misses takes the slow path.
+//! finished link header. Output tries the cache first; a packet that misses takes the slow path.
 
 use std::net::IpAddr;
 
@@ -31,7 +31,7 @@ pub(crate) struct CachedHop {
     pub(crate) out: LinkIndex,
     /// The finished link header; `None` on a medium without stations.
     pub(crate) link: Option<[u8; ethernet::LEN]>,
-    /// Of the path, in bytes of IP packet.
+    /// The MTU of the path, in bytes of IP packet.
     pub(crate) mtu: usize,
 }
 
@@ -40,7 +40,7 @@ impl HopCache {
         Self { slots: Box::new([None; ROUTE_CACHE]) }
     }
 
-    /// `generation` returns the current one of a link; `is_foreign`, asked where that counts, whether
+    /// `generation` returns the current one of a link; `is_foreign`, called only where it matters, whether
     /// `src` may be sent from on a transparent link although it is not ours.
     #[inline(always)]
     pub(crate) fn get(

@@ -54,14 +54,14 @@ pub(crate) enum Hop {
     Direct,
 }
 
-/// What the destination of a received packet is to us.
+/// The relation of a received packet's destination to this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// An address of ours.
     Unicast,
     /// A group that we are in.
     Multicast,
-    /// All hosts of a network of ours.
+    /// The destination is all hosts of a network of ours.
     Broadcast,
     /// Not us.
     Foreign,
@@ -98,7 +98,7 @@ impl Routes {
             let mac = Mac(capabilities.mac);
             let mut addr = ndp::link_local(mac);
             if next.is_ours(addr.into()) {
-                // Another link has the same station address: this one tells the links apart.
+                // Another link has the same station address: this address keeps the links apart.
                 addr = ndp::link_local_of(mac, link);
             }
             if let Ok(cidr) = Cidr::new(addr.into(), 64) {
@@ -217,7 +217,7 @@ impl Routes {
         is_link_local(addr) || self.of_link(link).any(|a| a.contains(addr))
     }
 
-    /// What the destination of a packet that came in by `link` is to us. RFC 1122 section 3.3.4.2
+    /// Classifies the destination of a packet that came in by `link`. RFC 1122 section 3.3.4.2
     /// leaves the choice: as on Linux, an address of ours is ours on every link (the weak model);
     /// but a link-local address means another host on each link.
     pub(crate) fn delivery(&self, link: LinkIndex, dst: IpAddr) -> Delivery {
@@ -471,7 +471,7 @@ impl Routes {
     }
 
     /// Whether a packet from the wire may have this source: RFC 1122 section 3.2.1.3 and RFC 4291
-    /// section 2.5 and 2.7 say which addresses never are one; ours is not either.
+    /// section 2.5 and 2.7 list addresses that never are one; ours is not either.
     pub(super) fn is_plausible_source(&self, src: IpAddr) -> bool {
         self.is_host(src) && !self.is_ours(src)
     }

@@ -1,5 +1,5 @@
 //! The table of path MTUs: what ICMP reported and a socket validated, and what the application set.
-//! [`Net`](crate::net::Net) owns it; output asks it for the longest packet to a destination.
+//! [`Net`](crate::net::Net) owns it; output reads the longest packet to a destination from it.
 
 use std::net::IpAddr;
 

@@ -118,7 +118,7 @@ fn addresses_are_announced_twice_at_the_start() {
             at.push((due.as_millis(), sent.len()));
         }
     }
-    // One ARP announcement, one advertisement each for the given and the derived IPv6 address.
+    // Three packets: an ARP announcement, and one advertisement each for the given and the derived IPv6 address.
     assert_eq!(at, [(1000, 3), (3000, 3)]);
 }
 
@@ -331,7 +331,7 @@ fn packets_that_wait_for_all_neighbours_together_are_bounded_and_those_who_came_
     let queued_and_dropped =
         |host: &Host| (queued(host), host.drops(DropReason::NeighborQueueFull));
     assert_eq!(queued_and_dropped(&host), (NEIGHBOR_QUEUE_TOTAL, 0));
-    // One more neighbour is asked for, but its packet finds no room.
+    // Another neighbour gets a request, but the packet finds no room.
     host.sent();
     host.send_udp(ip("10.0.0.2"), b"too many").unwrap();
     assert!(is_request_for(&host.sent_one(), PEER_V4));

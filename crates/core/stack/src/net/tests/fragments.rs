@@ -268,7 +268,7 @@ fn what_does_not_come_in_time_is_dropped_and_its_sender_told() {
         let quote = &answer[at + 8..];
         assert_eq!(quote, &parts[0][14..14 + quote.len()], "the first fragment, as it was");
         assert_eq!(host.net.reassembly.len(), 0);
-        // Without the first fragment nobody is told.
+        // Without the first fragment no error is sent.
         host.receive(&parts[1]);
         host.sent();
         host.pass(time);

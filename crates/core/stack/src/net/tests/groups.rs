@@ -1,5 +1,5 @@
 //! Groups, as frames: reports and their headers to the last byte, whose packets are taken, and queries that
-//! are not believed. What is said when is in `multicast/tests.rs`.
+//! are not believed. Times of reports are tested in `multicast/tests.rs`.
 
 use super::*;
 use crate::net::LinkId;
@@ -17,7 +17,7 @@ fn leave(host: &mut Host, group: &str) {
     net.leave_group(*now, LinkId::FIRST, ip(group));
 }
 
-/// Lets all be said that is to be said.
+/// Lets time pass until no report is due any more.
 fn settle(host: &mut Host) {
     for _ in 0..4 {
         host.pass(Duration::from_secs(10));

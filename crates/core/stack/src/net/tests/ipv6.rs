@@ -148,9 +148,9 @@ fn chains_beyond_the_limits_are_refused() {
         long.extend(options(DESTINATION, 7));
     }
     host.refuses(&with_extensions(DESTINATION, &long), DropReason::Ipv6ExtensionLimit);
-    // One header longer than we look at.
+    // The header is longer than the limit.
     host.refuses(&with_extensions(DESTINATION, &options(UDP, 40)), DropReason::Ipv6ExtensionLimit);
-    // More options than we look at, in one header.
+    // One header has more options than the limit.
     let mut crowded = options(UDP, 8);
     crowded[2..].fill(0);
     host.refuses(&with_extensions(DESTINATION, &crowded), DropReason::Ipv6ExtensionLimit);

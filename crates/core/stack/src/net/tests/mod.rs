@@ -1,4 +1,5 @@
-//! The network layer in virtual time: one [`Host`] whose frames are looked at, or two that talk.
+//! Kit for tests of the network layer in virtual time: one [`Host`] whose frames are inspected, or two that
+//! talk.
 //!
 //! Frames come from `etherparse`'s builder, which knows nothing of our code, and are damaged from
 //! there.
@@ -67,7 +68,7 @@ fn config() -> NetConfig {
     }
 }
 
-/// What came in, with its packet.
+/// An input for the sockets, with its packet.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "few of them, in tests")]
 enum Inbound {
@@ -100,7 +101,7 @@ impl Inbound {
     }
 }
 
-/// One host under test.
+/// A host under test.
 struct Host {
     net: Net,
     now: Instant,
@@ -208,7 +209,7 @@ impl Host {
         self.net.handle_timeout(self.now);
     }
 
-    /// Frames that the host has put out since the last look, as they are on the wire.
+    /// Frames that the host has sent since the last call, as they are on the wire.
     fn sent(&mut self) -> Vec<Vec<u8>> {
         self.sent_packets().into_iter().map(on_wire).collect()
     }
@@ -267,7 +268,7 @@ impl Host {
         Some(Inbound::new(inbound, packet))
     }
 
-    /// All pages are back, once packets are dropped.
+    /// Checks that all pages are back once packets are dropped.
     fn no_page_is_lost(&mut self) {
         self.net.mem.writer.abandon();
         self.net.mem.pool.drain();
@@ -305,7 +306,7 @@ fn udp_packet(payload: &[u8]) -> PacketBuf {
     packet
 }
 
-/// What the device makes of a frame.
+/// The bytes of a frame on the wire, after the device has computed checksums.
 fn on_wire(mut packet: PacketBuf) -> Vec<u8> {
     offload::complete_checksum(&mut packet, &mut CopyLedger::new()).unwrap();
     flat(&packet)

@@ -18,7 +18,7 @@ fn tcp_segment(payload: usize, gso: Option<u16>) -> PacketBuf {
     packet
 }
 
-/// What `etherparse` makes of a TCP frame: length of payload, and whether all checksums are right.
+/// Parses a TCP frame with `etherparse`: length of payload, and whether all checksums are right.
 fn judged(frame: &[u8]) -> (usize, bool) {
     let packet = etherparse::PacketHeaders::from_ethernet_slice(frame).unwrap();
     let etherparse::TransportHeader::Tcp(tcp) = packet.transport.unwrap() else { panic!() };

@@ -141,7 +141,7 @@ impl Extension {
     }
 }
 
-/// What the options of a hop-by-hop or destination header demand.
+/// The action that the options of a hop-by-hop or destination header demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OptionsVerdict {
     /// Nothing: all known, or to be skipped.

@@ -92,7 +92,7 @@ impl Message {
     }
 }
 
-/// Walks the options and returns the link-layer address of the kind asked for.
+/// Walks the options and returns the link-layer address of the given kind.
 fn link_address(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, DropReason> {
     let mut found = None;
     while let [kind, rest @ ..] = options {

@@ -58,7 +58,7 @@ impl EphemeralPorts {
             return (start..start + SPAN).map(port).find(|&port| is_free(port));
         };
         let hash = self.hash(local, remote);
-        // One hash of 64 bits serves as both functions: its halves are independent.
+        // The two halves of one 64-bit hash are independent, and serve as RFC 6056's two functions.
         let (offset, index) = (hash as u32 % SPAN, (hash >> 32) as usize % COUNTERS);
         let counter = self.counters.get_mut(index)?;
         let start = offset + u32::from(*counter);
@@ -125,7 +125,7 @@ mod tests {
         let mut ports = ports(9);
         let found: Vec<u16> =
             (0..10_000).map(|_| ports.choose(local(), None, |_| true).unwrap()).collect();
-        // Of 10,000 numbers drawn from 28,232, some 8,400 are distinct.
+        // A draw of 10,000 numbers from 28,232 has some 8,400 distinct ones.
         let distinct: HashSet<_> = found.iter().collect();
         assert!((8_200..8_700).contains(&distinct.len()), "{}", distinct.len());
         let steps: HashSet<u16> = found.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();

@@ -86,7 +86,7 @@ impl Sharing {
     }
 }
 
-/// Which packets a bound socket gets.
+/// The packets that a bound socket gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BindAddress {
     /// Unspecified: all of the version, `::` of both.
@@ -183,7 +183,7 @@ impl Binds {
         at(addr).or_else(|| if addr.is_ipv4() { at(ANY_V4) } else { None }).or_else(|| at(ANY))
     }
 
-    /// All sockets bound to a group, or to no address, that take packets from a link.
+    /// Finds the sockets bound to a group, or to no address, that take packets from a link.
     pub(crate) fn find_all(
         &self,
         group: SocketAddr,

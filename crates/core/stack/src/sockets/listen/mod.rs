@@ -40,7 +40,7 @@ use crate::random::derive;
 use requests::table::Requests;
 use socket::ListenerSocket;
 
-/// State of all listeners beside their places in the table.
+/// State that all listeners share. The listeners themselves are in the table of all sockets.
 pub(crate) struct Listeners {
     /// Listeners by port.
     pub(crate) binds: Binds,

@@ -1,4 +1,4 @@
-//! A socket that listens.
+//! [`ListenSocket`]: the state of one listener.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ pub(crate) struct ListenerSocket {
     pub(crate) fast_open: Option<Box<ListenerFastOpen>>,
     /// When a SYN was last answered with a cookie.
     pub(crate) cookie_at: Option<Instant>,
-    /// What its connections have beside their settings, but for the link.
+    /// Rare state that the listener's connections inherit, except the link.
     pub(crate) extra: Option<Box<RareState>>,
     /// The link that it and its connections are bound to.
     pub(crate) link: Option<LinkId>,
@@ -65,7 +65,7 @@ impl ListenerSocket {
         readiness
     }
 
-    /// What a new connection has beside its settings.
+    /// The rare state of a new connection.
     pub(crate) fn inherited(&self) -> Option<Box<RareState>> {
         let extra = self.extra.as_ref().map(|extra| extra.inherited());
         let has_some = extra.is_some() || self.link.is_some();

@@ -1,4 +1,4 @@
-//! The stack's pages: what a socket may take, and which of those that wait is next.
+//! Shares of the stack's pages: how many a socket may take, and which waiting socket is next.
 //!
 //! ```text
 //!   a write ---> share: a quarter of what is free, less what the connection holds
@@ -34,7 +34,7 @@ impl Tcp<'_> {
         Some(share)
     }
 
-    /// DatagramSpec the socket's turn, if it had one.
+    /// Ends the socket's turn, if it had one.
     #[inline]
     fn pass_turn_on(&mut self) {
         if self.socket.flags.contains(SocketFlags::PAGE_TURN) {
@@ -56,7 +56,7 @@ impl Tcp<'_> {
             0 => (WaiterKind::Waiting, reserve(pool) + 1),
             _ => (WaiterKind::Leaving, 1),
         };
-        // A connection that waited for more pages, and needs fewer by now, gets a second place.
+        // A connection that waited for more pages, and needs fewer by now, gets a second entry.
         let flags = &mut self.socket.flags;
         let is_late =
             flags.contains(SocketFlags::WAITS_FOR_RESERVE) && matches!(kind, WaiterKind::Leaving);
@@ -68,7 +68,7 @@ impl Tcp<'_> {
         }
     }
 
-    /// The connection has queued its share of `wanted` bytes. If that was less, its next event says that there is
+    /// The connection has queued its share of `wanted` bytes. If that was less, its next event reports that there is
     /// room again, as after a send that did not fit.
     pub(super) fn after_share(&mut self, share: usize, wanted: usize) {
         if share < wanted {
@@ -90,7 +90,7 @@ impl Udp<'_> {
         }
     }
 
-    /// DatagramSpec the socket's turn, if it had one.
+    /// Ends the socket's turn, if it had one.
     #[inline]
     pub(super) fn pass_turn_on(&mut self) {
         if self.socket.pages == PageWait::HasTurn {
@@ -113,7 +113,7 @@ impl Context {
         let pool = &net.mem.pool;
         while let Some(id) = work.page_waiters.pop(pool.stats().free) {
             match table.get_mut(id) {
-                // This is the second place, or the connection went on by its peer's segments.
+                // This is the second entry, or segments of the peer let the connection go on.
                 Ok(Socket::Tcp(socket)) if !socket.waits_for_pages() => {
                     socket
                         .flags
@@ -141,7 +141,7 @@ impl Context {
                     work.page_waiters.turns += 1;
                     work.queue_report(id.index(), &mut socket.reporting);
                 }
-                // A socket that is gone leaves its place to the next.
+                // A socket that is gone gives its turn to the next.
                 _ => {}
             }
         }

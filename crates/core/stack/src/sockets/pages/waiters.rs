@@ -1,4 +1,5 @@
-//! Sockets that wait for free pages, and what is kept for data that can leave at once.
+//! [`PageWaiters`]: sockets that wait for free pages. Also the reserve of pages for data that can leave at
+//! once.
 
 use std::collections::VecDeque;
 
@@ -13,13 +14,13 @@ pub(crate) struct PageWaiters {
     queues: [VecDeque<PageWaiter>; WaiterKind::COUNT],
     /// Turns that were given, and neither used nor passed on.
     pub(super) turns: usize,
-    /// When free pages are checked for, and turns that nobody used are passed on.
+    /// When the next check for free pages is due, which also passes unused turns on.
     until: Instant,
 }
 
 struct PageWaiter {
     socket: SocketId,
-    /// Pages that must be free before it is woken.
+    /// Pages that must be free before the socket is woken.
     needs: usize,
 }
 
@@ -28,7 +29,7 @@ pub(super) enum WaiterKind {
     /// A stream whose data can leave at once.
     Leaving,
     Datagrams,
-    /// A stream whose data would wait here.
+    /// A stream whose data would stay queued: the peer's window is closed.
     Waiting,
 }
 
@@ -86,18 +87,18 @@ impl PageWaiters {
         queue.push_back(PageWaiter { socket, needs });
     }
 
-    /// Whether the needs of somebody whose turn it is are met, while `free` pages are free.
+    /// Whether `free` pages are enough for the first socket of some queue.
     pub(crate) fn is_met(&self, free: usize) -> bool {
         let room = self.room(free);
         self.queues.iter().any(|queue| queue.front().is_some_and(|next| next.needs <= room))
     }
 
-    /// Free pages that no turn was given for.
+    /// Free pages for which no turn was given.
     fn room(&self, free: usize) -> usize {
         free.saturating_sub(self.turns * TURN_PAGES)
     }
 
-    /// The next whose needs are met, while `free` pages are free.
+    /// Takes a socket for which `free` pages are enough, the first of its queue.
     pub(super) fn pop(&mut self, free: usize) -> Option<SocketId> {
         let room = self.room(free);
         let mut queues = self.queues.iter_mut();

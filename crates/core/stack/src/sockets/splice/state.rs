@@ -1,4 +1,4 @@
-//! A connection whose data the stack forwards by itself.
+//! [`SpliceState`]: the state of a connection whose data the stack forwards by itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +44,7 @@ impl SplicedBytes {
             SpliceDirection::Up => &self.up,
             SpliceDirection::Down => &self.down,
         };
-        // One writer: no need for an atomic addition.
+        // There is one writer: no need for an atomic addition.
         total.store(total.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
     }
 }

@@ -1,4 +1,4 @@
-//! Opens and closes connections.
+//! Opening and closing of connections: `connect`, `shutdown`, `close`, `abort`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -129,7 +129,7 @@ impl TcpSockets {
         socket.extra = kept.filter(|kept| *kept != (None, None)).map(|(fast_open_of, link)| {
             Box::new(RareState { fast_open_of, link, ..RareState::default() })
         });
-        // The application may free lent memory as soon as this returns: copies replace it.
+        // The application may free borrowed memory as soon as this returns: copies replace it.
         if lends && !socket.work(&mut cx.net.mem, now, |conn, env| conn.keep_lent(env)) {
             socket.conn.abort();
         }

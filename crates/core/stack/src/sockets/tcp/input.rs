@@ -1,4 +1,4 @@
-//! Segments, on their way from step R4 to the connection (step R5).
+//! Input of TCP segments: each goes from step R4 to its connection (step R5), to a listener, or is reset.
 
 use std::sync::Arc;
 

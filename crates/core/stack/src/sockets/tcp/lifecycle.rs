@@ -1,4 +1,4 @@
-//! The lives of connections, for tools that report when each begins and ends.
+//! Events of beginnings and ends of connections, for tools that report them.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::stack::view::ends;
 /// A connection was established, or has ended; see [`Stack::poll_lifecycle`](crate::Stack::poll_lifecycle).
 #[derive(Clone, Debug)]
 pub struct LifecycleEvent {
-    /// Which of the two.
+    /// Whether the connection began or ended.
     pub kind: LifecycleKind,
     /// This side.
     pub local: SocketAddr,

@@ -78,7 +78,7 @@ impl From<MapRefusal> for MapError {
     }
 }
 
-/// What [`MapPages`] found.
+/// The result of [`MapPages`].
 #[derive(Debug)]
 pub struct MapAvailable {
     /// The next whole pages of the stream, if it has some at its front.
@@ -242,7 +242,7 @@ impl Tcp<'_> {
     }
 }
 
-/// A place for the pages that are contiguous with the first.
+/// Takes the pages that are contiguous with the first.
 fn adjacent(parts: Parts<'_>) -> Result<(Option<Place>, usize), MapRefusal> {
     let first = parts.take(1);
     let len = first.clone().map(|(_, len)| len).sum();

@@ -1,6 +1,12 @@
-//! Connections: what all have in common, and verbs. The state of one is in `socket.rs`, its input in
-//! `input.rs`, its output in `output.rs`; it is opened in `connect.rs`, and its stream is in `send.rs` and
-//! `recv.rs`.
+//! Connections: [`TcpSockets`], the state that all of them share, and operations on one.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `socket.rs` | the state of one connection |
+//! | `demux.rs`, `input.rs`, `output.rs` | segments (byte path, steps R4, R5, S3) |
+//! | `connect.rs`, `time_wait.rs`, `lifecycle.rs` | beginnings and ends |
+//! | `send.rs`, `recv.rs`, `map.rs` | the stream (steps S1 and R7) |
+//! | `fast_open/`, `requests.rs`, `timestamping.rs` | features that few connections use |
 
 mod connect;
 mod demux;
@@ -46,7 +52,7 @@ use socket::{Owner, SocketFlags, TcpSocket};
 use timestamping::TimestampRequests;
 pub use timestamping::TxTimestamping;
 
-/// State of all connections beside their places in the table.
+/// State that all connections share. The connections themselves are in the table of all sockets.
 pub(crate) struct TcpSockets {
     pub(crate) demux: Demux,
     pub(crate) isn: IsnGenerator,
@@ -85,7 +91,7 @@ impl TcpSockets {
         Some(cx.table.tcp(self.demux.peek(&cx.table, tuple)?)?.conn.info())
     }
 
-    /// DatagramSpec a connection: takes it out of the demux, and out of the table unless it has an owner.
+    /// Ends a connection: takes it out of the demux, and out of the table unless it has an owner.
     pub(crate) fn finish(&mut self, cx: &mut Context, index: u32) {
         cx.wheel.cancel(index);
         let Some(socket) = cx.table.tcp(index) else { return };
@@ -101,12 +107,12 @@ impl TcpSockets {
                 }
                 self.remove_connection(cx, index);
             }
-            // The application learns from it how it ended.
+            // The application reads from the socket how the connection ended.
             Some(Owner::App | Owner::Queued { .. }) | None => {}
         }
     }
 
-    /// Removes a connection, or what is left of one.
+    /// Removes a connection, even one that has left the demux already.
     pub(crate) fn remove_connection(&mut self, cx: &mut Context, index: u32) {
         self.leave_demux(cx, index);
         cx.wheel.cancel(index);
@@ -194,7 +200,7 @@ impl Tcp<'_> {
         self.socket.conn.at_urgent_mark()
     }
 
-    /// DatagramSpec one direction or both. After `Write` the end of the stream follows the queued data.
+    /// Ends one direction or both. After `Write` the end of the stream follows the queued data.
     pub fn shutdown(&mut self, now: Instant, how: Shutdown) -> Result<(), Error> {
         self.with(now, |conn, env| {
             if matches!(how, Shutdown::Read | Shutdown::Both) {
@@ -250,7 +256,7 @@ impl Tcp<'_> {
         self.socket.conn.queued_to_mark()
     }
 
-    /// Which timestamps are reported from now on, for bytes that [`stamp`](Self::stamp) names.
+    /// Sets the timestamps that are reported from now on, for bytes that [`stamp`](Self::stamp) names.
     /// Bytes are numbered from the first one that is not acknowledged now.
     pub fn set_timestamping(&mut self, kinds: TxTimestamping) {
         let socket = &mut *self.socket;

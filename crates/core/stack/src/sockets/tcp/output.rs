@@ -1,5 +1,5 @@
-//! Variant of step S3, between the connection and step S4: asks connections for segments and makes
-//! packets of them. Also timers and ends of connections.
+//! Variant of step S3, between the connection and step S4: takes segments from connections and makes
+//! packets of them. Timers and ends of connections are handled here, too.
 
 use std::collections::VecDeque;
 
@@ -196,7 +196,7 @@ impl Context {
         true
     }
 
-    /// ZeroCopySends a segment that no connection made.
+    /// Sends a segment that no connection made.
     pub(crate) fn send_segment(&mut self, now: Instant, tuple: &Tuple, segment: SegmentOut) {
         self.send_segment_by(now, tuple, segment, (true, None), None);
     }

@@ -12,14 +12,14 @@ use crate::sockets::errors::error_from;
 ///
 /// - `&mut [u8]`: copies them;
 /// - [`Chunks`]: appends references to a vector;
-/// - [`Lend`]: shows them to a closure, which says how many it took;
+/// - [`Lend`]: shows them to a closure, which returns how many it took;
 /// - [`Discard`]: discards them;
 /// - [`Map`](crate::Map), [`MapSealed`](crate::MapSealed), [`MapPages`](crate::MapPages),
 ///   [`MapWith`](crate::MapWith): as contiguous memory.
 ///
 /// The first four return the number of bytes; 0 is the end of the stream.
 pub trait Taker {
-    /// What was taken.
+    /// The result: a number of bytes, or the memory.
     type Taken;
     /// Why nothing was taken.
     type Error;
@@ -38,7 +38,7 @@ pub trait Taker {
 pub struct Chunks<'a> {
     /// How many bytes at most.
     pub max: usize,
-    /// The vector.
+    /// The vector that gets the references.
     pub into: &'a mut Vec<Frag>,
 }
 
@@ -46,14 +46,12 @@ pub struct Chunks<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Discard(pub usize);
 
-/// Shows up to `max` received bytes where they lie; only as many as `give` returns are taken. For a
-/// `writev` that may take less than there is: what it leaves stays in the queue, and holds the peer
-/// back.
+/// Shows up to `max` received bytes in place, and takes as many as `give` returns. A `writev` that may take
+/// less than there is can be the closure: the other bytes stay in the queue, and hold the peer back.
 ///
-/// `give` runs within the stack: it must not panic. It gets each fragment with the number of its
-/// bytes that are lent, and is not called for an empty queue or the end of the stream. If it takes
-/// nothing, the call returns `WouldBlock`. With
-/// [`STOP_AT_URGENT`](pagewire_tcp::RecvFlags::STOP_AT_URGENT) the lent bytes end before an urgent byte;
+/// `give` runs within the stack: it must not panic. `give` gets each fragment with the number of bytes that it
+/// may take of it, and is not called for an empty queue or the end of the stream. If `give` takes nothing, the call returns `WouldBlock`. With
+/// [`STOP_AT_URGENT`](pagewire_tcp::RecvFlags::STOP_AT_URGENT) the shown bytes end before an urgent byte;
 /// once that is next ([`Tcp::at_urgent_mark`]), the call returns `WouldBlock`, and one without the flag
 /// skips it. [`PEEK`](pagewire_tcp::RecvFlags::PEEK) is `InvalidInput`.
 #[derive(Clone, Copy, Debug)]
@@ -80,14 +78,14 @@ impl Tcp<'_> {
         taker.take(self, now, flags)
     }
 
-    /// Whether it waits for data: a [`recv`](Self::recv) now is `WouldBlock`, and changes nothing.
+    /// Whether the connection waits for data: a [`recv`](Self::recv) now is `WouldBlock`, and changes nothing.
     #[inline]
     pub fn awaits_data(&self) -> bool {
         let ends = Readiness::READ_CLOSED | Readiness::ERROR;
         self.socket.conn.queued_receive() == 0 && !self.socket.readiness().intersects(ends)
     }
 
-    /// Runs one verb and marks the socket. Notes the readiness that the verb used up.
+    /// Runs one operation and marks the socket. Notes the readiness that the operation used up.
     pub(crate) fn with<T>(
         &mut self,
         now: Instant,
@@ -101,7 +99,7 @@ impl Tcp<'_> {
         done.map_err(error_from)
     }
 
-    /// As [`with`](Self::with), for verbs that only take data: mostly they leave nothing to do.
+    /// As [`with`](Self::with), for operations that only take data: mostly they leave nothing to do.
     pub(crate) fn taking<T>(
         &mut self,
         now: Instant,
@@ -125,7 +123,7 @@ impl Tcp<'_> {
         !readiness.difference(reported).is_empty()
     }
 
-    /// After a verb that took data: it can make an acknowledgement due and set a timer, nothing else.
+    /// Marks the socket after data was taken: an acknowledgement may be due and a timer set, nothing else.
     fn after_taking(&mut self, grown: bool) {
         let index = self.id.index();
         if grown {

@@ -1,4 +1,5 @@
-//! SYNs to a listener that shows them before they are answered (`listen/requests/`).
+//! TCP's side of connection requests: SYNs to a listener that shows them to the application before they
+//! are answered. The table of requests is in `listen/requests/`.
 
 use std::sync::Arc;
 
@@ -74,7 +75,7 @@ impl TcpSockets {
         cx.check_later(listener);
     }
 
-    /// Opens the connection that a request asks for.
+    /// Opens the connection of a request.
     pub(crate) fn accept_request(
         &mut self,
         cx: &mut Context,

@@ -31,7 +31,7 @@ impl<F: FnOnce() -> Instant> TimeSource for F {
     }
 }
 
-/// What to send on a connection:
+/// Data to send on a connection:
 ///
 /// - `&[u8]`: a copy. If the send buffer has room but the stack has no free page, this is
 ///   `WouldBlock` too, and the connection becomes writable when pages are free;

@@ -1,4 +1,4 @@
-//! A connection, as the stack keeps it.
+//! [`TcpSocket`]: a connection, with the state that the stack keeps beside it.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::sockets::pages::waiters::reserve;
 use crate::sockets::splice::state::SpliceState;
 use crate::sockets::tuple::Tuple;
 
-/// A connection and its place in the stack.
+/// A connection and the stack's state of it.
 pub(crate) struct TcpSocket {
     pub(crate) conn: Connection,
     pub(crate) tuple: Tuple,
@@ -37,9 +37,9 @@ pub(crate) struct TcpSocket {
     pub(crate) counted: [u16; 3],
     /// Second of the stack's clock, modulo 65,536, in which the neighbour was last confirmed as reachable.
     pub(crate) reachable_at: u16,
-    /// Second of the stack's clock in which it began.
+    /// Second of the stack's clock in which the connection began.
     pub(crate) began: u32,
-    /// Bytes of receive memory that are charged for it.
+    /// Bytes of receive memory that are charged for the connection.
     charged: u32,
     /// Received memory that the application keeps; present once it has kept some.
     pub(crate) holdings: Option<Arc<Holdings>>,
@@ -49,24 +49,24 @@ pub(crate) struct TcpSocket {
 }
 
 bitflags::bitflags! {
-    /// Where a connection is, beside its place in the table.
+    /// The tables and lists that a connection is on, and events that were recorded.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct SocketFlags: u8 {
         /// The connection is in the demux.
         const DEMUX = 1 << 0;
-        /// On the list of connections that wait for free pages.
+        /// The connection is on the list of those that wait for free pages.
         const WAITS_FOR_PAGES = 1 << 1;
-        /// On the list of sockets with borrowed memory in their receive queues.
+        /// The connection is on the list of sockets with borrowed memory in their receive queues.
         const BORROWED = 1 << 2;
         /// The connection was woken because pages are free, and has not tried to take them.
         const PAGE_TURN = 1 << 3;
         /// The last write got no page, and neither a turn nor a segment came since: the connection is not writable.
         const WRITE_REFUSED = 1 << 4;
-        /// The place on that list is among those whose data would wait here.
+        /// The connection waits among those whose data would stay queued (see `WAITS_FOR_PAGES`).
         const WAITS_FOR_RESERVE = 1 << 5;
-        /// Recorded for a tool: the connection was established.
+        /// A tool was given the event that the connection was established.
         const ESTABLISHED = 1 << 6;
-        /// Recorded for a tool: the connection has ended.
+        /// A tool was given the event that the connection has ended.
         const ENDED = 1 << 7;
     }
 }
@@ -82,13 +82,13 @@ pub(crate) struct RareState {
     pub(crate) errors: Option<ErrorQueue>,
     /// Bytes whose timestamps were requested.
     pub(crate) timestamps: Option<Box<TimestampRequests>>,
-    /// The listener whose Fast Open limit it counts for.
+    /// The listener for whose Fast Open limit the connection counts.
     pub(crate) fast_open_of: Option<SocketId>,
     pub(crate) mtu_discover: MtuDiscover,
     pub(crate) marks: PacketMarks,
     /// `SO_MARK`.
     pub(crate) mark: u32,
-    /// The link that it is bound to.
+    /// The link that the connection is bound to.
     pub(crate) link: Option<LinkId>,
 }
 
@@ -100,7 +100,7 @@ pub(crate) enum Owner {
     HalfOpen { listener: u32 },
     /// A listener, waiting to be accepted.
     Queued { listener: u32 },
-    /// None: the application has closed it; it delivers what is queued, and ends.
+    /// Nobody: the application has closed the connection, which delivers its queued data and ends.
     Closed,
 }
 
@@ -137,7 +137,7 @@ impl TcpSocket {
         readiness
     }
 
-    /// Whether output means more for it than segments and a timer.
+    /// Whether output has more to do for the connection than segments and a timer.
     pub(crate) fn is_rare(&self) -> bool {
         self.splice.is_some() || self.forwards.is_some() || self.extra.is_some()
     }
@@ -146,7 +146,7 @@ impl TcpSocket {
         self.extra.as_ref()?.link
     }
 
-    /// Whether it has no unsent or unacknowledged data.
+    /// Whether the connection has no unsent or unacknowledged data.
     pub(crate) fn is_quiet(&self) -> bool {
         let info = self.conn.info();
         let closing = matches!(info.state, State::FinWait1 | State::Closing | State::LastAck);
@@ -157,13 +157,13 @@ impl TcpSocket {
         self.charged as usize
     }
 
-    /// Releases the charges of its queues. What the application keeps counts by itself.
+    /// Releases the charges of the queues. Memory that the application keeps is counted elsewhere.
     pub(crate) fn release_charges(&mut self, mem: &mut Mem) {
         mem.shared.receive.charge(self.charged as usize, 0);
         (self.charged, self.holdings) = (0, None);
     }
 
-    /// Whether its handshake was completed, also if it has ended since.
+    /// Whether the handshake was completed, even if the connection has ended since.
     pub(crate) fn was_established(&self) -> bool {
         self.conn.readiness().contains(pagewire_tcp::Readiness::CONNECTED)
     }
@@ -178,7 +178,7 @@ impl TcpSocket {
         Some(error_from(error))
     }
 
-    /// Runs `f` with the connection and its environment, and charges what it holds afterwards.
+    /// Runs `f` with the connection and its environment, and charges the memory that the connection holds then.
     pub(crate) fn work<T>(
         &mut self,
         mem: &mut Mem,
@@ -209,7 +209,7 @@ impl TcpSocket {
         result
     }
 
-    /// Charges the memory it pins.
+    /// Charges the memory that the connection pins.
     #[inline]
     pub(crate) fn charge(&mut self, shared: &mut Shared) {
         let sends = if self.forwards.is_some() { self.conn.send_charge() } else { 0 };
@@ -228,7 +228,7 @@ impl TcpSocket {
         self.extra.as_ref().map_or(MtuDiscover::Want, |e| e.mtu_discover)
     }
 
-    /// Whether routers may not fragment its packets.
+    /// Whether routers may not fragment the connection's packets.
     pub(super) fn dont_fragment(&self) -> bool {
         self.mtu_discover().dont_fragment()
     }
@@ -266,7 +266,7 @@ impl TcpSocket {
         self.path_generation = net.path_generation();
     }
 
-    /// Whether it is on the list of those who wait for pages, and has not been told that it is writable.
+    /// Whether the connection waits for pages and was not reported as writable since.
     pub(crate) fn waits_for_pages(&self) -> bool {
         self.flags.contains(SocketFlags::WAITS_FOR_PAGES)
             && !self.reporting.reported.contains(Readiness::WRITABLE)
@@ -296,7 +296,7 @@ impl TcpSocket {
 }
 
 impl RareState {
-    /// What the connections of a listener with this begin with.
+    /// The initial state of a listener's connections, given the listener's own.
     pub(crate) fn inherited(&self) -> Self {
         let Self { mtu_discover, marks, mark, link, .. } = *self;
         let errors = self.errors.as_ref().map(ErrorQueue::with_settings_of);

@@ -10,12 +10,12 @@ use crate::event::{TxMoment, TxTimestamp};
 use crate::limits::TIMESTAMPS_PENDING;
 
 bitflags::bitflags! {
-    /// Which timestamps of a byte are reported.
+    /// The timestamps of a byte that are reported.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct TxTimestamping: u8 {
-        /// It enters the queue of packets to be sent (`SOF_TIMESTAMPING_TX_SCHED`).
+        /// The byte enters the queue of packets to be sent (`SOF_TIMESTAMPING_TX_SCHED`).
         const SCHEDULED = 1 << 0;
-        /// It is handed to the device (`SOF_TIMESTAMPING_TX_SOFTWARE`).
+        /// The byte is handed to the device (`SOF_TIMESTAMPING_TX_SOFTWARE`).
         const SENT = 1 << 1;
         /// The peer has acknowledged it (`SOF_TIMESTAMPING_TX_ACK`).
         const ACKNOWLEDGED = 1 << 2;

@@ -1,4 +1,4 @@
-//! Groups that a socket has joined, and how it sends to groups.
+//! Multicast settings of a datagram socket: the groups that it has joined, and how it sends to groups.
 
 use std::net::IpAddr;
 
@@ -28,7 +28,7 @@ impl Default for MulticastSettings {
     }
 }
 
-/// Which link a group is joined on.
+/// The link on which a group is joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupLink {
     /// The link of the route to the group; else the first with an address of its version.

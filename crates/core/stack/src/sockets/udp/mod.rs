@@ -1,4 +1,4 @@
-//! Datagram sockets: opening them, and their verbs but for sending, receiving and groups.
+//! Datagram sockets: opening them, and their operations except sending, receiving and groups.
 
 pub(crate) mod groups;
 mod input;
@@ -30,7 +30,7 @@ pub use socket::DatagramKind;
 use socket::UdpSocket;
 pub use target::UdpTarget;
 
-/// State of all datagram sockets beside their places in the table.
+/// State that all datagram sockets share. The sockets themselves are in the table of all sockets.
 pub(crate) struct UdpSockets {
     /// Datagram sockets by port.
     pub(crate) binds: Binds,

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::net::LinkId;
 use crate::sockets::Udp;
 
-/// One or more datagrams, with their packets' addresses and link.
+/// A received datagram, or several of one size, with the addresses and the link of the packets.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct UdpMessage {
@@ -41,7 +41,7 @@ pub struct UdpMessage {
 /// - [`Datagram`]: the oldest by reference, and its sender;
 /// - [`Message`]: the oldest by reference, as [`UdpMessage`].
 pub trait DatagramTaker {
-    /// What was taken.
+    /// The result: a number of bytes, or the memory.
     type Taken;
 
     #[doc(hidden)]

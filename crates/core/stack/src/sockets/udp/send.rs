@@ -1,4 +1,4 @@
-//! Variant of step S1, for datagrams.
+//! Variant of step S1, for datagrams: the application's data becomes datagrams, each sent at once.
 //!
 //! No device takes a super-frame of UDP. So the data of one call with `UDP_SEGMENT` is cut into datagrams
 //! above IP, each a slice that costs one reference, and all of them complete under the call's one id.
@@ -25,7 +25,7 @@ use crate::sockets::zerocopy::sends::ZeroCopyCall;
 /// - [`FragVec`]: memory by reference;
 /// - `(FragVec, &mut ZeroCopyCall)`: also by reference, with a notification, see [`ZeroCopyCall`].
 pub trait DatagramPayload {
-    /// ZeroCopySends it.
+    /// Sends it.
     #[doc(hidden)]
     fn send(self, udp: &mut Udp<'_>, now: Instant, to: UdpTarget) -> Result<usize, Error>;
 }
@@ -80,7 +80,7 @@ impl DatagramPayload for &Vec<u8> {
 }
 
 impl Udp<'_> {
-    /// ZeroCopySends a datagram to `to` or to the socket's peer; returns its length. With a
+    /// Sends a datagram to `to` or to the socket's peer; returns its length. With a
     /// [segment size](UdpTarget::segment), splits the data in several datagrams.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl Udp<'_> {
         if len > ends.longest() { Err(Error::MessageTooLong) } else { Ok(ends) }
     }
 
-    /// ZeroCopySends a datagram, or with `more` corks it.
+    /// Sends a datagram, or with `more` corks it.
     pub(crate) fn put(
         &mut self,
         now: Instant,
@@ -189,7 +189,7 @@ impl Udp<'_> {
         self.output_of(now, ends, data, all).map(|_| len)
     }
 
-    /// ZeroCopySends the corked datagram, if there is one.
+    /// Sends the corked datagram, if there is one.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -198,7 +198,7 @@ impl Udp<'_> {
         self.output_of(now, cork.ends, cork.data, cork.len).map(drop)
     }
 
-    /// ZeroCopySends a datagram, and notes a refusal in the error queue.
+    /// Sends a datagram, and notes a refusal in the error queue.
     fn output_of(
         &mut self,
         now: Instant,
@@ -264,7 +264,7 @@ impl Udp<'_> {
         Ok(len)
     }
 
-    /// ZeroCopySends the payload as datagrams: none if the first cannot be sent; later drops are counted.
+    /// Sends the payload as datagrams: none if the first cannot be sent; later drops are counted.
     pub(crate) fn output_segments(
         &mut self,
         now: Instant,
@@ -314,7 +314,7 @@ impl Udp<'_> {
     }
 }
 
-/// Puts UDP's header in front of `len` bytes of payload; returns the protocol and the place of the
+/// Puts UDP's header in front of `len` bytes of payload; returns the protocol and the offset of the
 /// checksum.
 #[inline(always)]
 fn put_header(packet: &mut PacketBuf, from: SocketAddr, to: SocketAddr, len: usize) -> (u8, u16) {

@@ -1,4 +1,4 @@
-//! A datagram socket, and the datagrams in its queue.
+//! [`UdpSocket`]: the state of a datagram socket, and its receive queue.
 
 use core::time::Duration;
 use std::collections::VecDeque;

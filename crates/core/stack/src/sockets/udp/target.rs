@@ -1,4 +1,5 @@
-//! Where a datagram goes, and a corked datagram.
+//! [`UdpTarget`], the destination and settings of one send; and [`CorkedDatagram`], a datagram that waits for
+//! more data.
 
 use std::net::SocketAddr;
 
@@ -26,7 +27,7 @@ pub struct UdpTarget {
     /// address and port.
     pub source: Option<SocketAddr>,
     /// The congestion mark of its packets, 0 to 3 (RFC 3168 section 5; `IP_TOS` as ancillary data);
-    /// `None`: as the socket's marks say.
+    /// `None`: the socket's marks.
     pub ecn: Option<u8>,
 }
 
@@ -78,7 +79,7 @@ impl DatagramSpec {
 
 /// A corked datagram: it waits for more data, up to the longest datagram.
 pub(crate) struct CorkedDatagram {
-    /// As the first call said.
+    /// The target of the first call.
     pub(crate) ends: DatagramSpec,
     pub(crate) len: usize,
     pub(crate) data: FragVec,

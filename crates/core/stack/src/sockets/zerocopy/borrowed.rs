@@ -110,7 +110,7 @@ impl Context {
 
 impl Tcp<'_> {
     /// Counts `bytes` of kept memory for the connection until the [`Held`] is dropped. Call it
-    /// right after the verb that took the memory, before any output.
+    /// right after the operation that took the memory, before any output.
     pub fn count_held(&mut self, now: Instant, bytes: usize) -> Held {
         if bytes == 0 {
             return Held::default();

@@ -214,7 +214,7 @@ impl Tcp<'_> {
 }
 
 impl Udp<'_> {
-    /// ZeroCopySends a datagram by reference with a notification, see [`ZeroCopyCall`].
+    /// Sends a datagram by reference with a notification, see [`ZeroCopyCall`].
     pub(super) fn send_by_reference(
         &mut self,
         now: Instant,

@@ -1,4 +1,5 @@
-//! Zero-copy sends of one socket that are not complete.
+//! The state of one socket's zero-copy sends ([`ZeroCopySends`]), and the public handle of one call
+//! ([`ZeroCopyCall`]).
 
 use std::sync::{Arc, Weak};
 
@@ -8,7 +9,7 @@ use pagewire_tcp::Seq;
 use crate::config::Coalescing;
 use crate::limits::{MAX_SHARED_BYTES, MAX_SHARED_SENDS};
 
-/// One call that sends by reference, over all its tries: all of its data has one id. It holds the
+/// A call that sends by reference, over all its tries: all data of the call has one id. The value holds the
 /// call's completion, so no id is reported between two tries.
 ///
 /// When the memory has no more references, a [`Notification`](crate::Notification) of the call's id
@@ -47,14 +48,15 @@ pub(crate) struct ZeroCopySends {
     pub(crate) next_id: u32,
     /// Outstanding completions.
     pub(crate) live: usize,
-    /// The last one, and how many bytes it covers.
+    /// The last completion.
     pub(crate) last: Weak<Completion>,
+    /// Number of bytes that the last completion covers.
     pub(crate) last_bytes: usize,
-    /// Sequence number behind its last byte.
+    /// Sequence number behind the last byte of the last send.
     pub(crate) last_end: Option<Seq>,
-    /// Some of the memory is the caller's, without an owner.
+    /// Whether some of the memory is borrowed from the caller, without an owner.
     pub(crate) lends: bool,
-    /// Which notifications are merged; `None`: the stack's setting.
+    /// The rule by which notifications are merged; `None`: the stack's setting.
     pub(crate) coalescing: Option<Coalescing>,
 }
 

@@ -1,4 +1,4 @@
-//! What takes four billion sends to see from outside, or more than a send buffer takes.
+//! Tests of zero-copy sends that would take four billion sends from outside, or more than a send buffer.
 
 use std::collections::VecDeque;
 
@@ -36,7 +36,7 @@ fn looped(coalescing: Coalescing) -> (Stack, Instant, TcpId, TcpId) {
 }
 
 fn turn(stack: &mut Stack, now: Instant) {
-    // What loops back is an input of the next call.
+    // A packet that loops back is an input of the next call.
     for _ in 0..10 {
         stack.poll_transmit(now, &mut VecDeque::new());
     }

@@ -7,7 +7,7 @@
 //!   SYN --> New --> Accept ---> connection in SYN-RECEIVED, the application's from the start
 //!    |        |---> Refuse ---> RST
 //!    |        |---> Unreachable ---> ICMP error
-//!    |        \---> Silence ---> nothing, and repetitions ask nobody
+//!    |        \---> Silence ---> nothing, and repetitions are absorbed
 //!    |---> the same again: absorbed
 //!    |---> with another number: Cancelled(Reset), then New
 //!   RST, or no SYN any more: Cancelled
@@ -130,7 +130,7 @@ impl Context {
         }
     }
 
-    /// DatagramSpec the requests of a listener whose link is gone; no others will come.
+    /// Ends the requests of a listener whose link is gone; no others will come.
     pub(crate) fn close_requests(&mut self, listener: u32) {
         let Some(socket) = self.table.listener_mut(listener) else { return };
         if let Some(requests) = &mut socket.requests {

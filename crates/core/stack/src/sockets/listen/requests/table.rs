@@ -268,7 +268,7 @@ impl Requests {
         Some(request)
     }
 
-    /// DatagramSpec a request without an answer; `false`: there is none.
+    /// Ends a request without an answer; `false`: there is none.
     pub(crate) fn cancel(&mut self, index: u32, why: Cancel) -> bool {
         let generation = self.slots.get(index as usize).map_or(0, |slot| slot.generation);
         let Some(request) = self.remove(index) else { return false };
@@ -278,7 +278,7 @@ impl Requests {
         true
     }
 
-    /// DatagramSpec all requests.
+    /// Ends all requests.
     pub(crate) fn cancel_all(&mut self, why: Cancel) {
         for index in 0..self.slots.len() as u32 {
             self.cancel(index, why);

@@ -1,10 +1,10 @@
-//! What a client knows of servers with Fast Open: their cookies, by local and remote address
-//! ([`CookieCache`]), and refusals of data in a SYN, by remote port too ([`Refusals`]).
+//! A client's memory of servers with Fast Open: cookies by local and remote address ([`CookieCache`]), and
+//! refusals of data in a SYN, by remote port too ([`Refusals`]).
 //!
 //! RFC 7413 section 4.1.3: a client keeps cookies for later connections, the last one of each pair
 //! of addresses, its own and the server's; with it the MSS that the server announced.
 //!
-//! Both are sets of a few places, found by a keyed hash, so that servers cannot choose which others
+//! Both tables are sets of a few slots, found by a keyed hash, so that servers cannot choose which others
 //! they evict. Within a set, the oldest entry is evicted.
 
 use core::hash::{Hash, Hasher};
@@ -67,7 +67,7 @@ impl<K: Hash + Eq, V> BoundedMap<K, V> {
 
 pub(crate) struct CookieCache(BoundedMap<(IpAddr, IpAddr), ServerRecord>);
 
-/// What the client knows of one server.
+/// The client's knowledge of one server.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ServerRecord {
     pub(crate) mss: Option<u16>,

@@ -1,4 +1,4 @@
-//! TCP Fast Open (RFC 7413) of a host: settings, keys, cookies of servers, and limits of listeners.
+//! TCP Fast Open (RFC 7413) for a whole stack: settings, keys, cookies of servers, and limits of listeners.
 //! The protocol of one connection is in `pagewire_tcp`.
 
 mod cache;
@@ -212,7 +212,7 @@ impl Tcp<'_> {
         self.socket.conn.fast_open().is_deferred()
     }
 
-    /// ZeroCopySends the SYN that waits for the first data, without data.
+    /// Sends the SYN that waits for the first data, without data.
     pub fn send_syn(&mut self) {
         self.socket.conn.fast_open().send_deferred_syn();
         self.touch();
@@ -242,7 +242,7 @@ impl Context {
         self.check_later(listener);
     }
 
-    /// DatagramSpec the count of a connection for its listener's limit, once its handshake is over.
+    /// Ends the count of a connection for its listener's limit, once its handshake is over.
     ///
     /// > RFC 7413 section 4.2.2: Upon receiving an ACK acknowledging the SYN sequence, the server
     /// > decrements PendingFastOpenRequests and advances to the ESTABLISHED state.
