@@ -1,4 +1,4 @@
-//! The settings of a host, and its start.
+//! The settings of a host ([`HostBuilder`]), and its start.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ use crate::host::Host;
 use crate::host::Resolver;
 use crate::link::{self, IntoCidr, Link};
 use crate::shared::Shared;
-use crate::shared::leave::SHUTDOWN_LIMIT;
+use crate::shared::shutdown::SHUTDOWN_LIMIT;
 use crate::spin::DEFAULT_SPIN;
 
 /// Settings of a new host; see [`Host::builder`].
@@ -28,7 +28,7 @@ use crate::spin::DEFAULT_SPIN;
 pub struct HostBuilder {
     device: Option<Box<dyn Device>>,
     addresses: Vec<Cidr>,
-    /// The first address that is none.
+    /// The error of the first address that cannot be parsed.
     wrong: Option<StartError>,
     gateways: Vec<String>,
     links: Vec<Link>,
@@ -38,7 +38,7 @@ pub struct HostBuilder {
     pool_bytes: Option<usize>,
     receive_memory: Option<usize>,
     tcp: TcpConfig,
-    /// Not among the settings of a connection that is not there yet.
+    /// The last option that is no setting of new connections.
     refused_option: Option<SocketOption>,
     fast_open: FastOpenConfig,
     zerocopy_memory: Option<usize>,

@@ -1,4 +1,5 @@
-//! Panics: an application's panics are contained, panics of this crate's code end the host.
+//! Contained panics: [`contain`] calls an application's code, and counts its panics. Panics of this crate's
+//! own code end the host instead (`shared/locked.rs`).
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -66,7 +67,7 @@ pub(crate) fn contain<T>(count: &AtomicU64, what: &str, call: impl FnOnce() -> T
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(done) => Some(done),
         Err(payload) => {
-            // Its drop is the application's code, too, and may panic in turn.
+            // The payload's drop is the application's code, too, and may panic in turn.
             std::mem::forget(payload);
             count.fetch_add(1, Ordering::Relaxed);
             tracing::error!("{what} panicked; the host goes on");

@@ -1,4 +1,4 @@
-//! The devices of a host: each is a link of its stack, with a queue of output of its own.
+//! The devices of a host. Each is a link of the host's stack, with a queue of output of its own.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use crate::stats::LinkStats;
 /// acknowledgements leave while the data is still in cache.
 pub(crate) const RECEIVE_BURST: usize = 64;
 
-/// All devices of one host; `turn.rs` receives and sends by them.
+/// The devices of one host; `turn.rs` receives and sends by them.
 pub(crate) struct Devices {
     pub(crate) all: Vec<LinkDevice>,
     /// Index of the device that is first in the next round.
@@ -26,23 +26,24 @@ pub(crate) struct Devices {
     pub(crate) refused: VecDeque<PacketBuf>,
     /// Duplicates of the devices' descriptors, then of the services', to wait on without the lock.
     fds: Arc<[Arc<OwnedFd>]>,
-    /// Those of the services, and whether one has a descriptor that cannot be waited on.
+    /// The descriptors of the services, and whether a service has one that cannot be waited on.
     services: Vec<Arc<OwnedFd>>,
     services_polled: bool,
     /// Counts of the devices that were there until the end.
     last: Vec<LinkStats>,
 }
 
-/// Directions of a device, each of which may fail by itself.
+/// The directions of a device, each of which may fail by itself: indices of [`LinkDevice::failures`].
 pub(crate) const RECEIVING: usize = 0;
 pub(crate) const SENDING: usize = 1;
 
+/// A link's device, its output queue and its failures.
 pub(crate) struct LinkDevice {
     pub(crate) id: LinkId,
     pub(crate) device: Box<dyn Device>,
     /// `None` once the device is lost: its descriptor would be ready for ever.
     fd: Option<Arc<OwnedFd>>,
-    /// It never had a descriptor.
+    /// The device never had a descriptor to wait on.
     polled: bool,
     /// Frames that the device had no room for yet.
     pub(crate) tx: VecDeque<PacketBuf>,
@@ -50,11 +51,12 @@ pub(crate) struct LinkDevice {
     error: Option<String>,
     /// Failures in a row, by direction.
     pub(crate) failures: [u32; 2],
-    /// It failed for good and is not used any more.
+    /// The device failed for good and is not used any more.
     pub(crate) lost: bool,
 }
 
-/// After so many failures in a row a device counts as gone for good, although it does not say so.
+/// The number of failures in a row after which a device counts as gone for good, although it does not report
+/// that.
 const MOST_FAILURES: u32 = 1000;
 
 impl Devices {
@@ -124,7 +126,7 @@ impl Devices {
         self.fds = devices.chain(self.services.iter().cloned()).collect();
     }
 
-    /// Waits on these descriptors, too.
+    /// Adds the services' descriptors to those that are waited on.
     pub(crate) fn wait_on_services(
         &mut self,
         fds: impl Iterator<Item = Arc<OwnedFd>>,
@@ -210,13 +212,13 @@ impl LinkDevice {
     }
 
     /// Notes a failure; returns the link if the device is gone for good with it.
-    pub(crate) fn note_error(&mut self, way: usize, error: &DeviceError) -> Option<LinkId> {
-        let failures = &mut self.failures[way];
+    pub(crate) fn note_error(&mut self, direction: usize, error: &DeviceError) -> Option<LinkId> {
+        let failures = &mut self.failures[direction];
         *failures = failures.saturating_add(1);
         let closed = matches!(error, DeviceError::Closed);
         let gone = closed || *failures >= MOST_FAILURES;
         if closed {
-            // This is how a link ends, not a fault of ours.
+            // The usual end of a link, not a fault.
             tracing::info!(link = self.id.index(), "device closed by its other side");
         } else if self.error.is_none() || gone {
             tracing::warn!(%error, link = self.id.index(), gone, "device failed");

@@ -1,4 +1,4 @@
-//! The end of a host as others wait for it: its devices are lost, it failed, or it was shut down.
+//! [`Failed`]: a future of the end of a host, whose devices are lost, which failed, or which was shut down.
 
 use std::future::Future;
 use std::io;
@@ -22,9 +22,9 @@ pub struct Failed {
 impl Host {
     /// Waits until the host cannot send or receive any more, and says why: the last of its devices is lost
     /// for good (a deleted tap, a pair whose other end was dropped), the host was shut down, or it failed.
-    /// At once, if that has happened; [`check`](Self::check) asks without a wait.
+    /// Ready at once, if that has happened; [`check`](Self::check) asks without a wait.
     ///
-    /// A server that only waits for connections ends by it:
+    /// A server that only waits for connections uses it to end:
     ///
     /// ```
     /// use pagewire::{Host, Pair};
@@ -47,14 +47,14 @@ impl Host {
     /// ```
     pub fn failed(&self) -> Failed {
         let shared = Arc::clone(&self.handle().shared);
-        let key = shared.next_key();
+        let key = shared.next_watcher_key();
         Failed { shared, key }
     }
 }
 
 impl Failed {
-    /// Waits without an executor. A thread that has to drives the host meanwhile: with
-    /// [`HostBuilder::manual`](crate::HostBuilder::manual), and in the runtime that drives it.
+    /// Waits without an executor. The thread drives the host meanwhile where nothing else does: with
+    /// [`HostBuilder::manual`](crate::HostBuilder::manual), and in the runtime that drives the host.
     ///
     /// # Errors
     /// `Deadlock` on the thread that drives the host, which would end the wait.

@@ -1,7 +1,7 @@
 //! The driver: the thread that takes turns (`turn.rs`), and sleeps on the devices and the next deadline.
 //!
-//! A task of a runtime can be the driver, too (`driver/task.rs`): the steps are the same, and only the
-//! waits between them differ.
+//! This file owns the step ([`Driver::step`]) and the thread that repeats it. A task of a runtime can be
+//! the driver instead (`driver/task.rs`): the steps are the same, and only the waits between them differ.
 
 #[cfg(feature = "tokio")]
 pub(crate) mod task;
@@ -14,12 +14,12 @@ use std::time::Duration;
 use pagewire_mem::{Deferral, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::inside;
+use crate::reentrancy;
 use crate::shared::{INLINE_GRACE, Poller, Shared};
 use crate::spin::Spin;
 
-/// How often a host that is shut down checks its progress.
-pub(crate) const LEAVE_LOOK: Duration = Duration::from_millis(1);
+/// How often the shutdown of a host checks its progress.
+pub(crate) const SHUTDOWN_POLL: Duration = Duration::from_millis(1);
 
 /// Longest sleep when nothing is due: bounds the cost of a lost wake-up.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -33,9 +33,10 @@ pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
     std::thread::Builder::new().name("pagewire".into()).spawn(move || run(&shared)).map(drop)
 }
 
-/// Runs until the host has left. After a panic of this crate's own code it goes on, to report that.
+/// Drives the host until it is shut down. After a panic of this crate's own code the thread goes on, to
+/// report the failure.
 fn run(shared: &Arc<Shared>) {
-    inside::drive(shared.id);
+    reentrancy::become_driver_of(shared.id);
     while catch_unwind(AssertUnwindSafe(|| drive(shared))).is_err() {}
 }
 
@@ -43,70 +44,71 @@ fn drive(shared: &Shared) {
     let mut driver = Driver::new(shared);
     loop {
         match driver.step(shared) {
-            Next::Again => {}
-            Next::Look => pause(),
-            Next::Rest(wait) => sleep(shared, &[], wait),
-            Next::Sleep(devices, wait) => sleep(shared, &devices, wait),
-            Next::Over => return,
+            Next::StepAgain => {}
+            Next::Pause => pause(),
+            Next::Sleep(wait) => sleep(shared, &[], wait),
+            Next::SleepOnDevices(devices, wait) => sleep(shared, &devices, wait),
+            Next::End => return,
         }
     }
 }
 
-/// What a driver has to remember between its steps.
+/// The state that a driver keeps between its steps.
 pub(crate) struct Driver {
     spin: Spin,
     idle_since: Instant,
-    /// When it last looked for work while it polled, and found none.
-    looked: Option<Instant>,
+    /// When the last step polled in vain; `None`: it had work, or was followed by a sleep.
+    last_idle_poll: Option<Instant>,
 }
 
-/// What a driver does before its next step.
+/// The wait of a driver before its next step.
 pub(crate) enum Next {
-    /// Nothing: there is work.
-    Again,
-    /// A pause, in which others get the lock: it polls.
-    Look,
-    /// Sleeps so long, or until the eventfd wakes it: the devices are another thread's, or lost.
-    Rest(Duration),
-    /// The same, or until one of these descriptors wakes it.
-    Sleep(Arc<[Arc<OwnedFd>]>, Duration),
-    /// It ends: the host has left.
-    Over,
+    /// No wait: there is work.
+    StepAgain,
+    /// A pause of a busy poll, in which others get the lock.
+    Pause,
+    /// A sleep of this length, or until the eventfd wakes it: another thread polls the devices, or they are
+    /// lost.
+    Sleep(Duration),
+    /// A sleep of this length, or until the eventfd or one of these descriptors wakes it.
+    SleepOnDevices(Arc<[Arc<OwnedFd>]>, Duration),
+    /// None: the host is shut down, and its driver ends.
+    End,
 }
 
 impl Driver {
     pub(crate) fn new(shared: &Shared) -> Self {
-        Self { spin: Spin::new(shared.spin_max), idle_since: shared.now(), looked: None }
+        Self { spin: Spin::new(shared.spin_max), idle_since: shared.now(), last_idle_poll: None }
     }
 
     /// Takes a turn, if it is this driver's, and decides how to wait for the next.
     pub(crate) fn step(&mut self, shared: &Shared) -> Next {
         shared.note_step();
-        shared.wake_up();
+        shared.end_sleep();
         let (mut inner, now) = shared.lock_now();
-        let leaving = shared.departure.is_asked();
-        if leaving && let Some(report) = shared.leave(&mut inner, now) {
-            if !shared.departure.stays() {
+        let shutting_down = shared.shutdown.is_requested();
+        if shutting_down && let Some(report) = shared.step_shutdown(&mut inner, now) {
+            if !shared.shutdown.keeps_driver() {
                 drop(inner);
-                shared.departure.set_report(report);
-                return Next::Over;
+                shared.shutdown.set_report(report);
+                return Next::End;
             }
-            shared.departure.set_report(report);
+            shared.shutdown.set_report(report);
         }
         if inner.failed {
             // Only the failure is left to report.
             inner.flush(now);
             shared.unlock_and_wake(inner);
-            return Next::Rest(LONGEST_SLEEP);
+            return Next::Sleep(LONGEST_SLEEP);
         }
         if inner.last_inline.is_some_and(|at| now < at + INLINE_GRACE) {
             inner.poller = Poller::Deferred;
-            return Next::Rest(INLINE_GRACE);
+            return Next::Sleep(INLINE_GRACE);
         }
         inner.poller = Poller::Running;
         inner.devices.disarm();
         let worked = inner.turn(now);
-        let before = self.looked.take();
+        let before = self.last_idle_poll.take();
         let mut lost = false;
         if worked || !inner.waiters.ready.is_empty() {
             self.spin.ended(now.saturating_since(self.idle_since));
@@ -114,26 +116,27 @@ impl Driver {
         } else if let Some(before) = before {
             lost = self.spin.lost_core(before, now);
         }
-        if !lost && !leaving && now.saturating_since(self.idle_since) < self.spin.limit(now) {
-            self.looked = Some(now);
+        if !lost && !shutting_down && now.saturating_since(self.idle_since) < self.spin.limit(now) {
+            self.last_idle_poll = Some(now);
             shared.unlock_and_wake(inner);
-            return Next::Look;
+            return Next::Pause;
         }
-        let wait = inner.longest_sleep(now, if leaving { LEAVE_LOOK } else { LONGEST_SLEEP });
+        let wait =
+            inner.longest_sleep(now, if shutting_down { SHUTDOWN_POLL } else { LONGEST_SLEEP });
         if wait.is_zero()
             || Deferral::is_pending()
             || inner.devices.arm()
-            || !shared.fall_asleep(&mut inner)
+            || !shared.prepare_sleep(&mut inner)
         {
             inner.devices.disarm();
             shared.unlock_and_wake(inner);
-            return Next::Again;
+            return Next::StepAgain;
         }
         inner.poller = Poller::Armed;
         inner.armed_until = now + wait;
         let fds = inner.devices.fds();
         shared.unlock_and_wake(inner);
-        Next::Sleep(fds, wait)
+        Next::SleepOnDevices(fds, wait)
     }
 }
 
@@ -154,7 +157,7 @@ fn sleep(shared: &Shared, devices: &[Arc<OwnedFd>], wait: Duration) {
     }
 }
 
-/// Waits; returns whether the first descriptor is ready.
+/// Waits for any of the descriptors; returns whether the first one is ready.
 fn wakes(fds: &mut [PollFd<'_>], timeout: &Timespec) -> bool {
     let n = poll(fds, Some(timeout));
     n.is_ok() && !fds.first().is_none_or(|fd| fd.revents().is_empty())
@@ -172,11 +175,11 @@ pub(crate) fn wait_for_device(shared: &Shared, until: Option<Instant>) {
     let (mut inner, now) = shared.lock_now();
     let limit = until.map_or(LONGEST_SLEEP, |at| at.saturating_since(now).min(LONGEST_SLEEP));
     let wait = inner.longest_sleep(now, limit);
-    if !wait.is_zero() && !inner.devices.arm() && shared.fall_asleep(&mut inner) {
+    if !wait.is_zero() && !inner.devices.arm() && shared.prepare_sleep(&mut inner) {
         let fds = inner.devices.fds();
         drop(inner);
         sleep(shared, &fds, wait);
-        shared.wake_up();
+        shared.end_sleep();
         inner = shared.lock();
     }
     inner.devices.disarm();

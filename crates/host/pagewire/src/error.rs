@@ -1,18 +1,18 @@
-//! Errors: why a host does not start, and the stack's errors as `std::io`'s.
+//! The errors of a host: [`StartError`], and [`NetworkDown`] within errors of `std::io`.
 
 use std::io;
 
 use pagewire_stack::MAX_PAYLOAD_PAGES;
 
-/// Why nothing can be sent or received any more; in errors of kind `NetworkDown`.
+/// The reason why a host can send and receive nothing any more: within errors of kind `NetworkDown`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("network is down: {cause}")]
 pub struct NetworkDown {
-    /// What happened: the device's error, or that the host was shut down.
+    /// The device's error, or that the host was shut down.
     pub cause: String,
 }
 
-/// Why a host did not start; the text says what to do.
+/// The reason why a host did not start; the text also says how to mend it.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -57,7 +57,7 @@ pub enum StartError {
     System(#[from] io::Error),
 }
 
-/// The text: a program whose `main` returns the error prints this form.
+/// The same text as `Display`: a program whose `main` returns the error prints this form.
 impl std::fmt::Debug for StartError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)

@@ -1,4 +1,4 @@
-//! A host in a foreign event loop: one descriptor, which is readable when the host has to take a turn.
+//! [`EventFd`]: a host in a foreign event loop. Its one descriptor is readable when the host has to take a turn.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -96,13 +96,14 @@ impl EventFd {
         let _ = rustix::io::read(&shared.wake, &mut count);
         self.timer.clear();
         for _ in 0..TURNS {
-            shared.wake_up();
+            shared.end_sleep();
             let (mut inner, now) = shared.lock_now();
             inner.poller = Poller::Running;
             inner.devices.disarm();
             let worked = inner.turn(now);
             let wait = inner.longest_sleep(now, LONGEST_SLEEP);
-            if worked || wait.is_zero() || inner.devices.arm() || !shared.fall_asleep(&mut inner) {
+            if worked || wait.is_zero() || inner.devices.arm() || !shared.prepare_sleep(&mut inner)
+            {
                 shared.unlock_and_wake(inner);
                 continue;
             }
@@ -113,11 +114,11 @@ impl EventFd {
             self.watch(devices)?;
             return self.timer.set(wait);
         }
-        shared.kick();
+        shared.wake_driver();
         Ok(())
     }
 
-    /// Waits on these devices in the place of those before.
+    /// Replaces the devices in the set that the descriptor waits on.
     fn watch(&mut self, devices: Arc<[Arc<OwnedFd>]>) -> io::Result<()> {
         if Arc::ptr_eq(&self.devices, &devices) {
             return Ok(());
@@ -128,7 +129,7 @@ impl EventFd {
         }
         self.devices = Arc::new([]);
         devices.iter().try_for_each(|device| match add(&self.epoll, device) {
-            // Of several devices, or of a call that failed on the way.
+            // Several devices share the descriptor, or an earlier call failed on the way.
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::EXIST.raw_os_error()) => {
                 Ok(())
             }

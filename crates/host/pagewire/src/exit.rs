@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, TryLockError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant as WallClock};
 
-use crate::inside;
+use crate::reentrancy;
 use crate::shared::Shared;
 
 /// The hosts of this process that have not ended.
@@ -52,10 +52,10 @@ fn hook() {
 
 /// Must not panic, wait for long, or use anything thread-local.
 extern "C" fn at_exit() {
-    let _ = catch_unwind(leave_all);
+    let _ = catch_unwind(shut_down_all);
 }
 
-fn leave_all() {
+fn shut_down_all() {
     let hosts = match HOSTS.try_lock() {
         Ok(hosts) => hosts,
         Err(TryLockError::Poisoned(hosts)) => hosts.into_inner(),
@@ -67,18 +67,18 @@ fn leave_all() {
     }
     let all: Vec<Arc<Shared>> = hosts.all.iter().filter_map(Weak::upgrade).collect();
     drop(hosts);
-    // All at once: they may talk to each other, and one limit is enough.
-    let mut until = Shared::latest_end(Duration::ZERO);
+    // The hosts end at the same time: they may talk to each other, and one limit is enough.
+    let mut until = Shared::latest_shutdown_end(Duration::ZERO);
     let mut here = Vec::new();
-    for host in all.iter().filter(|host| host.departure.report().is_none()) {
-        // Code that the driver called ends the process, or a task of the runtime that drives the host.
-        let drives = inside::drives(host.id) || host.is_driven_by_waits();
+    for host in all.iter().filter(|host| host.shutdown.report().is_none()) {
+        // The process may end in code that the driver called, or in a task of the runtime that drives the host.
+        let drives = reentrancy::is_driver_of(host.id) || host.is_driven_by_waits();
         if !host.manual {
-            until = until.max(Shared::latest_end(host.shutdown_limit));
-            host.ask_to_leave(host.shutdown_limit, !drives);
+            until = until.max(Shared::latest_shutdown_end(host.shutdown_limit));
+            host.request_shutdown(host.shutdown_limit, !drives);
         }
         // Not a host whose lock this thread holds: a service ends the process.
-        if (host.manual || drives) && !inside::is_called_by(host.id) {
+        if (host.manual || drives) && !reentrancy::is_called_under_lock_of(host.id) {
             here.push(Arc::clone(host));
         }
     }
@@ -86,9 +86,9 @@ fn leave_all() {
     for thread in threads.into_iter().flatten() {
         let _ = thread.join();
     }
-    let waits = |host: &&Arc<Shared>| !host.manual && !inside::is_called_by(host.id);
+    let waits = |host: &&Arc<Shared>| !host.manual && !reentrancy::is_called_under_lock_of(host.id);
     for host in all.iter().filter(waits) {
-        host.departure.wait(until);
+        host.shutdown.wait(until);
     }
     // Threads may still use them.
     std::mem::forget(all);
@@ -99,7 +99,7 @@ fn leave_all() {
 fn end_on_a_thread(host: &Arc<Shared>, until: WallClock) -> Option<JoinHandle<()>> {
     let end = move |host: &Shared| match host.manual {
         true => host.reset_all(),
-        false => drop(host.leave_here(until)),
+        false => drop(host.shut_down_here(until)),
     };
     let ours = Arc::clone(host);
     let thread = std::thread::Builder::new().name("pagewire-exit".into());

@@ -1,4 +1,5 @@
-//! A host: one stack on its devices.
+//! A host: one stack on its devices. [`Host`] is the handle that programs hold; the state behind it is in
+//! `shared.rs`, the settings are in `builder.rs`.
 
 use std::future::Future;
 use std::io;
@@ -15,11 +16,11 @@ use pagewire_stack::{Cidr, Error, Event, LinkId, SocketCounts, SocketPage, Stack
 
 use crate::driver;
 use crate::error::StartError;
-use crate::inside::{self, Call};
 use crate::link::Link;
-use crate::service::{Attached, HostWaker, Service};
+use crate::reentrancy::{self, LockedCall};
+use crate::service::{AttachedService, HostWaker, Service};
 use crate::shared::Shared;
-use crate::shared::leave::ShutdownReport;
+use crate::shared::shutdown::ShutdownReport;
 use crate::stats::Stats;
 use crate::{TcpListener, TcpStream, UdpSocket};
 
@@ -37,7 +38,7 @@ use crate::{TcpListener, TcpStream, UdpSocket};
 #[derive(Clone)]
 pub struct Host(Arc<Handle>);
 
-/// A host that this does not keep running, see [`Host::downgrade`].
+/// A handle that does not keep its host running, see [`Host::downgrade`].
 #[derive(Clone)]
 pub struct WeakHost(Weak<Handle>);
 
@@ -61,7 +62,7 @@ impl Host {
         Self(Arc::new(Handle { shared, resolver }))
     }
 
-    /// A handle that does not keep the host running: for those who only look.
+    /// A handle that does not keep the host running: for code that only observes.
     pub fn downgrade(&self) -> WeakHost {
         WeakHost(Arc::downgrade(&self.0))
     }
@@ -217,7 +218,7 @@ impl Host {
 
     /// Whether this is the host's driver thread, on which calls that wait fail. See [`Host`].
     pub fn is_driver_thread(&self) -> bool {
-        inside::drives(self.shared().id)
+        reentrancy::is_driver_of(self.shared().id)
     }
 
     /// The time of the host's clock, which its stack uses.
@@ -225,21 +226,21 @@ impl Host {
         self.shared().now()
     }
 
-    /// Runs `verb` on the stack, under its lock, and sends the output: for layers that manage
-    /// sockets of their own. They must not close sockets of this crate.
+    /// Runs an operation on the stack, under its lock, and sends the output: for layers that manage
+    /// sockets of their own. The operation must not close sockets of this crate.
     #[doc(hidden)]
-    pub fn with_stack<T>(&self, verb: impl FnOnce(&mut Stack, Instant) -> T) -> T {
-        // A panic of `verb` is the caller's, and does not fail the host.
+    pub fn with_stack<T>(&self, op: impl FnOnce(&mut Stack, Instant) -> T) -> T {
+        // A panic of the operation is the caller's, and does not fail the host.
         let shared = self.shared();
-        let done = shared.with(|stack, now| {
-            let _call = Call::of(shared.id);
-            catch_unwind(AssertUnwindSafe(|| verb(stack, now)))
+        let done = shared.with_stack(|stack, now| {
+            let _call = LockedCall::of(shared.id);
+            catch_unwind(AssertUnwindSafe(|| op(stack, now)))
         });
         done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Calls `observer` for every event of the stack from now on, under its lock: it must be quick
-    /// and call nothing of this host. It replaces an earlier one. Panics are contained.
+    /// and call nothing of this host. The new observer replaces an earlier one. Panics are contained.
     pub fn on_event(&self, observer: impl FnMut(Event) + Send + 'static) {
         let mut inner = self.shared().lock();
         if let Some(before) = inner.observer.replace(Box::new(observer)) {
@@ -255,7 +256,7 @@ impl Host {
         let (shared, config) = (self.shared(), link.config()?);
         // A device that is refused is dropped without the lock: its drop may call the host.
         let mut device = Some(link.device);
-        let id = shared.work(|inner, now| {
+        let id = shared.modify(|inner, now| {
             let id = inner.stack.add_link(now, &config)?;
             if let Err(error) = inner.devices.add(id, &mut device) {
                 inner.stack.remove_link(id);
@@ -264,7 +265,7 @@ impl Host {
             Ok(id)
         })?;
         // The driver does not wait on its descriptor yet.
-        shared.kick();
+        shared.wake_driver();
         Ok(id)
     }
 
@@ -272,12 +273,12 @@ impl Host {
     /// removed before. Connections from its addresses end as if the peer did not answer.
     pub fn remove_link(&self, link: LinkId) -> Option<Box<dyn Device>> {
         let shared = self.shared();
-        let device = shared.work(|inner, _| {
+        let device = shared.modify(|inner, _| {
             inner.stack.remove_link(link);
             inner.note_down();
             inner.devices.remove(link)
         });
-        shared.kick();
+        shared.wake_driver();
         device
     }
 
@@ -291,15 +292,15 @@ impl Host {
     /// that ends the host.
     #[doc(hidden)]
     pub fn attach_as(&self, service: Box<dyn Service>, ours: bool) {
-        let mut attached = Attached::new(service, ours);
-        self.shared().work(|inner, _| {
-            // What came to its sockets before has been reported to nobody.
+        let mut attached = AttachedService::new(service, ours);
+        self.shared().modify(|inner, _| {
+            // Events of earlier sockets have been reported to nobody.
             attached.first_events = inner.stack.events_so_far();
             inner.services.push(attached);
             inner.note_services();
         });
         // The driver does not wait on its descriptor yet.
-        self.shared().kick();
+        self.shared().wake_driver();
     }
 
     /// The addresses of this host, of all links, the link-local ones that IPv6 adds included.
@@ -307,8 +308,7 @@ impl Host {
         Vec::from(self.shared().lock().stack.addresses())
     }
 
-    /// The links, in the order of their places: those of the builder in its order, then those that were
-    /// added.
+    /// The links: those of the builder in its order, then those that were added.
     pub fn links(&self) -> Vec<LinkId> {
         self.shared().lock().stack.links().collect()
     }
@@ -345,7 +345,7 @@ impl Host {
         inner.stack.sockets_from(now, from, places)
     }
 
-    /// What wakes this host's driver from other threads, for services that get work from there.
+    /// A waker of this host's driver, for services that get work from other threads.
     pub fn waker(&self) -> HostWaker {
         HostWaker(Arc::clone(&self.shared().wake))
     }
@@ -430,8 +430,8 @@ impl Host {
     /// ```
     pub fn shutdown(&self, limit: Duration) -> ShutdownReport {
         let shared = self.shared();
-        shared.ask_to_leave(limit, false);
-        shared.wait_until_left(Shared::latest_end(limit)).unwrap_or_default()
+        shared.request_shutdown(limit, false);
+        shared.wait_for_shutdown(Shared::latest_shutdown_end(limit)).unwrap_or_default()
     }
 
     /// Waits until all queued data is sent and acknowledged, at most `limit`; `false` if that was
@@ -447,7 +447,7 @@ impl Host {
             if shared.now() >= until {
                 break false;
             }
-            if driven || inside::drives(shared.id) {
+            if driven || reentrancy::is_driver_of(shared.id) {
                 self.wait_turn(Duration::from_millis(1));
             } else {
                 std::thread::park_timeout(Duration::from_micros(200));
@@ -526,22 +526,25 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Runs `act`, which takes the host's lock, at once, or when this thread releases that lock.
-    pub(crate) fn outside(self: &Arc<Self>, act: impl FnOnce(&Arc<Self>) + Send + Sync + 'static) {
-        if inside::is_called_by(self.shared.id) {
-            return Deferral::later(Box::new(Later(Arc::clone(self), Some(act))));
+    /// Runs `op`, which takes the host's lock, at once, or when this thread releases that lock.
+    pub(crate) fn when_unlocked(
+        self: &Arc<Self>,
+        op: impl FnOnce(&Arc<Self>) + Send + Sync + 'static,
+    ) {
+        if reentrancy::is_called_under_lock_of(self.shared.id) {
+            return Deferral::later(Box::new(RunOnDrop(Arc::clone(self), Some(op))));
         }
-        act(self);
+        op(self);
     }
 }
 
-/// Runs a function when it is dropped.
-struct Later<F: FnOnce(&Arc<Handle>)>(Arc<Handle>, Option<F>);
+/// A function that runs when this value is dropped.
+struct RunOnDrop<F: FnOnce(&Arc<Handle>)>(Arc<Handle>, Option<F>);
 
-impl<F: FnOnce(&Arc<Handle>)> Drop for Later<F> {
+impl<F: FnOnce(&Arc<Handle>)> Drop for RunOnDrop<F> {
     fn drop(&mut self) {
-        if let Some(act) = self.1.take() {
-            act(&self.0);
+        if let Some(op) = self.1.take() {
+            op(&self.0);
         }
     }
 }
@@ -555,11 +558,11 @@ impl Drop for Handle {
         if self.shared.manual {
             return self.shared.reset_all();
         }
-        // The driver does the rest. Where this thread may wait for it, the devices are free then.
+        // The driver shuts the host down. Where this thread may wait for it, the devices are free then.
         let limit = self.shared.shutdown_limit;
-        self.shared.ask_to_leave(limit, false);
-        if !inside::drives_any() && !is_asynchronous() {
-            self.shared.wait_until_left(Shared::latest_end(limit));
+        self.shared.request_shutdown(limit, false);
+        if !reentrancy::is_any_driver() && !is_asynchronous() {
+            self.shared.wait_for_shutdown(Shared::latest_shutdown_end(limit));
         }
     }
 }

@@ -58,14 +58,14 @@
 //!
 //! # Modules
 //!
-//! What most programs need is in the root. The rest is in modules by topic, and each name has one place:
+//! The root has the names that most programs need. Other names are in modules by topic, each in one of them:
 //!
 //! - [`mod@device`]: devices, their settings, and what a device of your own is made of;
 //! - [`memory`]: memory that is sent and received by reference, and the ledger of copies;
 //! - [`tcp`], [`udp`]: settings, state and limits of connections and datagrams;
 //! - [`net`]: sockets of the shape of tokio's;
 //! - [`proxy`]: connections that are forwarded within the host;
-//! - [`counts`]: what can be seen of a host;
+//! - [`counts`]: counts and sockets of a host;
 //! - [`services`]: programs that run inside a host, on its stack.
 //!
 //! # Files
@@ -169,16 +169,13 @@ mod error;
 mod event_fd;
 mod exit;
 mod host;
-mod inside;
 mod link;
 mod names;
 pub mod net;
 pub mod proxy;
+mod reentrancy;
 #[cfg(feature = "rings")]
 pub mod rings;
-#[cfg(not(feature = "rings"))]
-#[path = "rings/absent.rs"]
-mod rings;
 mod runtime;
 mod service;
 mod shared;

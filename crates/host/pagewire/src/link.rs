@@ -1,4 +1,5 @@
-//! A further link of a host: a device with addresses of its own.
+//! [`Link`]: a further link of a host, which is a device with addresses of its own. [`IntoCidr`] are the forms
+//! of an address.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,7 +25,7 @@ use crate::error::{StartError, parse, parse_all};
 pub struct Link {
     pub(crate) device: Box<dyn Device>,
     addresses: Vec<Cidr>,
-    /// The first address that is none.
+    /// The error of the first address that cannot be parsed.
     wrong: Option<StartError>,
     gateways: Vec<String>,
     routes: Vec<(String, String)>,

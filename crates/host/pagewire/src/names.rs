@@ -1,4 +1,4 @@
-//! Names to addresses: what a host answers itself, and what its [`Resolver`] is asked.
+//! Names to addresses: a host answers `localhost` itself, and asks its [`Resolver`] for other names.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -30,12 +30,12 @@ pub(crate) async fn resolve(
     }
 }
 
-/// Names are compared in lower case, and without a dot at the end.
+/// The form in which names are compared: lower case, and without a dot at the end.
 pub(crate) fn normal(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// The error of the C library, as std words it.
+/// The C library's error for an unknown name, in the words of `std`.
 pub(crate) fn not_found(name: &str) -> io::Error {
     let text = format!("failed to lookup address information: Name or service not known: `{name}`");
     io::Error::new(io::ErrorKind::NotFound, text)

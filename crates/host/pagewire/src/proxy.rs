@@ -1,7 +1,7 @@
-//! Forwarding connections on a host: [`Proxy`], which is a [`Service`].
+//! [`Proxy`]: a [`Service`] that forwards connections on a host.
 //!
-//! [`ForwardConfig`] has its limits, [`ForwardCounters`] has its counts, and [`Refusal`] says why it did
-//! not take a connection.
+//! [`ForwardConfig`] has its limits, [`ForwardCounters`] its counts, and a [`Refusal`] the reason why a
+//! connection was not taken.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use crate::service::Service;
 /// Forwards connections by reference: data of one side is queued for the other unchanged, as far as
 /// there is room; ends of streams and resets are forwarded, too.
 ///
-/// It is a [`Service`], without a thread. A drop closes its listeners and resets its connections.
+/// A proxy is a [`Service`], without a thread. A drop closes its listeners and resets its connections.
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -48,14 +48,16 @@ pub struct Proxy {
     engine: Engine,
 }
 
+/// The service behind a proxy.
 #[derive(Clone, Debug)]
 struct Engine(Arc<Forwarding>);
 
+/// The state that a proxy and its service share.
 #[derive(Debug)]
 struct Forwarding {
     /// Locked under the host's lock, or alone.
     forwarder: Mutex<Forwarder>,
-    /// When its next turn is due, in nanoseconds: read in every turn of the host, without the lock.
+    /// When the forwarder's next turn is due, in nanoseconds: read in every turn of the host, without the lock.
     due: AtomicU64,
 }
 
@@ -69,10 +71,10 @@ impl Engine {
         self.0.forwarder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a verb of the forwarder, under the host's lock.
-    fn with<T>(&self, verb: impl FnOnce(&mut Forwarder) -> T) -> T {
+    /// Runs an operation of the forwarder, under the host's lock.
+    fn with<T>(&self, op: impl FnOnce(&mut Forwarder) -> T) -> T {
         let mut forwarder = self.lock();
-        let result = verb(&mut forwarder);
+        let result = op(&mut forwarder);
         let due = forwarder.poll_timeout().unwrap_or(Instant::FAR);
         // Read and written under the host's lock only.
         self.0.due.store(due.as_nanos(), Ordering::Relaxed);
@@ -172,17 +174,16 @@ impl Proxy {
         self.len() == 0
     }
 
-    fn with<T>(&self, verb: impl FnOnce(&mut Forwarder, &mut Stack, Instant) -> T) -> T {
-        let with_stack = |stack: &mut Stack, now| self.engine.with(|f| verb(f, stack, now));
-        self.host.shared().with(with_stack)
+    fn with<T>(&self, op: impl FnOnce(&mut Forwarder, &mut Stack, Instant) -> T) -> T {
+        self.host.shared().with_stack(|stack, now| self.engine.with(|f| op(f, stack, now)))
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
         let engine = self.engine.clone();
-        self.host.handle().outside(move |host| {
-            host.shared.with(|stack, now| {
+        self.host.handle().when_unlocked(move |host| {
+            host.shared.with_stack(|stack, now| {
                 engine.with(|forwarder| {
                     forwarder.stop_listening(now, stack);
                     forwarder.abort_all(now, stack);

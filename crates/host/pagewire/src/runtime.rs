@@ -1,4 +1,5 @@
-//! A host as the place where its sockets' stack lives.
+//! [`Host`] as the runtime of `pagewire-sockets`: where the stack of its sockets lives. Also the host of a thread
+//! ([`Host::enter`]) and of the process ([`Host::make_default`]).
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -16,9 +17,9 @@ use pagewire_stack::{Error, Readiness, SocketId, Stack};
 
 use crate::host::{Host, WeakHost};
 use crate::shared::Shared;
-use crate::wait::{Relief, Unpark};
+use crate::wait::{StallWatch, Unpark};
 
-/// Longest wait for a device between two checks whether what a thread waits for has come.
+/// Longest wait for a device between two polls of the future that a thread waits for.
 const LONGEST_DRIVE: Duration = Duration::from_millis(100);
 
 impl Runtime for Host {
@@ -45,16 +46,16 @@ impl Runtime for Host {
     ) -> io::Result<T> {
         Ok(self
             .shared()
-            .once(|inner, clock| op(&mut inner.stack, clock, &mut inner.waiters.sockets)))
+            .with_inner(|inner, clock| op(&mut inner.stack, clock, &mut inner.waiters.sockets)))
     }
 
     fn later(&self, op: impl FnOnce(&mut Stack, Instant) + Send + Sync + 'static) {
-        self.handle().outside(move |host| host.shared.with(op));
+        self.handle().when_unlocked(move |host| host.shared.with_stack(op));
     }
 
     fn close(&self, socket: SocketId) {
-        self.handle().outside(move |host| {
-            host.shared.work(|inner, now| {
+        self.handle().when_unlocked(move |host| {
+            host.shared.modify(|inner, now| {
                 inner.waiters.forget(socket);
                 inner.stack.close(now, socket);
             });
@@ -62,7 +63,7 @@ impl Runtime for Host {
     }
 
     fn unregister(&self, take: impl FnOnce(&mut Waiters) -> Option<Waker> + Send + Sync + 'static) {
-        self.handle().outside(move |host| {
+        self.handle().when_unlocked(move |host| {
             let mut inner = host.shared.lock();
             let gone = take(&mut inner.waiters.sockets);
             inner.discarded.extend(gone.map(|waker| Box::new(waker) as _));
@@ -95,19 +96,19 @@ impl Blocking for Host {
 }
 
 impl Shared {
-    /// Waits for a future without an executor. A thread that has to drives the host meanwhile.
+    /// Waits for a future without an executor. Where nothing else drives the host, this thread does.
     ///
     /// # Errors
     /// `Deadlock` on the thread that drives the host, which would end the wait.
     pub(crate) fn block_on<F: Future>(&self, future: F) -> io::Result<F::Output> {
         let woken = Unpark::new();
         let waker = Waker::from(Arc::clone(&woken));
-        let (mut cx, mut relief) = (Context::from_waker(&waker), Relief::new(self));
+        let (mut cx, mut stall_watch) = (Context::from_waker(&waker), StallWatch::new(self));
         let mut future = pin!(future);
         loop {
             match future.as_mut().poll(&mut cx) {
                 Poll::Ready(done) => return Ok(done),
-                Poll::Pending => self.wait_for_host(&mut relief, &woken, LONGEST_DRIVE)?,
+                Poll::Pending => self.wait_for_host(&mut stall_watch, &woken, LONGEST_DRIVE)?,
             }
         }
     }
@@ -121,14 +122,14 @@ thread_local! {
 /// The host of threads that have entered none.
 static DEFAULT: RwLock<Option<WeakHost>> = RwLock::new(None);
 
-/// While it lives, sockets of this thread are made on a host: [`Host::enter`].
+/// A guard while which sockets of this thread are made on a host: [`Host::enter`].
 #[derive(Debug)]
 #[must_use = "the thread leaves the host when this is dropped"]
 pub struct Entered(Rc<WeakHost>);
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // Entries may end in any order. One is dropped outside of the borrow.
+        // Entries may end in any order. The removed entry is dropped outside of the borrow.
         let _ = ENTERED.try_with(|entered| {
             let mut entered = entered.borrow_mut();
             let at = entered.iter().position(|entry| Rc::ptr_eq(entry, &self.0));

@@ -1,4 +1,5 @@
-//! Programs that run inside a host.
+//! Services: programs that run inside a host. [`Service`] is the trait; [`AttachedService`] calls one, and
+//! contains its panics.
 
 use std::cell::Cell;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -34,28 +35,28 @@ pub trait Service: Send {
         None
     }
 
-    /// Asked once in each turn of the host: whether [`turn`](Self::turn) has something to do although
-    /// there is no event, and nothing is due. As long as it says so, the driver does not sleep.
+    /// Whether [`turn`](Self::turn) has something to do although there is no event, and nothing is due. The
+    /// host asks once in each of its turns. As long as the answer is `true`, the driver does not sleep.
     fn poll(&mut self) -> bool {
         false
     }
 }
 
 /// A service, and whether it is part of this crate: then its panics are not contained.
-pub(crate) struct Attached {
+pub(crate) struct AttachedService {
     pub(crate) service: Box<dyn Service>,
     pub(crate) ours: bool,
-    /// Its `poll_timeout` or `poll` panicked: it has no further turn.
+    /// `poll_timeout` or `poll` of the service panicked: it has no further turn.
     pub(crate) dead: Cell<bool>,
-    /// A duplicate of its descriptor.
+    /// A duplicate of the service's descriptor.
     pub(crate) fd: Option<Arc<OwnedFd>>,
-    /// There was no descriptor left for that: it is asked again and again.
+    /// The descriptor could not be duplicated: the service is polled again and again.
     pub(crate) polled: bool,
-    /// What it has not been told of the sockets that were there before it.
+    /// The state of the sockets that were there before the service, which its first turn reports.
     pub(crate) first_events: Vec<Event>,
 }
 
-impl Attached {
+impl AttachedService {
     pub(crate) fn new(service: Box<dyn Service>, ours: bool) -> Self {
         let fd = service.wait_fd().map(|fd| fd.try_clone_to_owned());
         if let Some(Err(error)) = &fd {
@@ -66,7 +67,7 @@ impl Attached {
         Self { service, ours, dead, fd, polled, first_events: Vec::new() }
     }
 
-    /// Whether it wants a turn; after a panic it does, which ends it.
+    /// Whether the service wants a turn. After a panic it does, and that turn ends it.
     pub(crate) fn poll(&mut self, panics: &Panics) -> bool {
         let Self { service, ours, dead, .. } = self;
         if *ours {
@@ -124,14 +125,14 @@ impl Attached {
     }
 }
 
-/// Wakes the driver of a host from any thread: it takes a turn, in which it
+/// A waker of a host's driver, for any thread: the driver takes a turn, in which it
 /// [polls](Service::poll) the services. See [`Host::waker`](crate::Host::waker). Does not keep the host
 /// alive.
 #[derive(Clone, Debug)]
 pub struct HostWaker(pub(crate) Arc<OwnedFd>);
 
 impl HostWaker {
-    /// Wakes it.
+    /// Wakes the driver.
     pub fn wake(&self) {
         // A full counter means that a wake-up is pending already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());

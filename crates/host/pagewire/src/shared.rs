@@ -1,6 +1,6 @@
-//! What the application's threads and the driver share: one stack, its devices, one lock.
+//! The state that the application's threads and the driver share: one stack, its devices, one lock.
 //!
-//! One of three polls the device, as decided under the lock ([`Poller`]):
+//! The device has one poller at a time, chosen under the lock ([`Poller`]):
 //!
 //! ```text
 //!               device idle for `spin`                a thread begins to wait
@@ -10,11 +10,11 @@
 //! ```
 //!
 //! In `Deferred` an application thread that waits polls the device inline, so that a round trip costs
-//! microseconds; the driver only checks from time to time that it still does. A thread that has its answer
-//! while another one has just gone to sleep ends `Deferred`, too.
+//! microseconds; the driver only checks from time to time that the thread still does. A thread that has its
+//! answer while another one has just gone to sleep ends `Deferred`, too.
 
-pub(crate) mod leave;
 pub(crate) mod locked;
+pub(crate) mod shutdown;
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,14 +30,15 @@ use pagewire_stack::{Error, Event, SocketId, Stack};
 use crate::contain::Panics;
 use crate::devices::Devices;
 use crate::error::NetworkDown;
-use crate::inside;
-use crate::rings::serve::Attachments;
-use crate::service::Attached;
+use crate::reentrancy;
+#[cfg(feature = "rings")]
+use crate::rings::serve::AttachedEngines;
+use crate::service::AttachedService;
 use crate::spin::Spin;
-use crate::waiters::{Waits, Watchers};
+use crate::waiters::{EndWatchers, HostWaiters};
 
-use leave::{Departure, Leaving, SHUTDOWN_LIMIT};
 use locked::Locked;
+use shutdown::{SHUTDOWN_LIMIT, ShutdownProgress, ShutdownRequest};
 
 /// How long after the last inline poll the driver takes the device back, and a frame can wait.
 pub(crate) const INLINE_GRACE: Duration = Duration::from_micros(200);
@@ -56,18 +57,20 @@ pub(crate) enum Poller {
 /// The newest host's number.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
+/// A host's state: the part that the lock guards, and flags that threads read without the lock.
 pub(crate) struct Shared {
     pub(crate) inner: Mutex<Inner>,
+    /// The zero of the host's clock.
     zero: WallClock,
-    /// Nanoseconds that the clock shows instead of the time since then.
+    /// Nanoseconds that the clock shows instead of the time since `zero`.
     #[cfg(feature = "testing")]
     pub(crate) clock: Option<Arc<AtomicU64>>,
     /// An eventfd that wakes the driver.
     pub(crate) wake: Arc<OwnedFd>,
-    /// The host's end: requested, under way or over.
-    pub(crate) departure: Departure,
-    /// Who waits until the host is down, and the number of the last that came.
-    pub(crate) watchers: Watchers,
+    /// The shutdown: requested, under way or over.
+    pub(crate) shutdown: ShutdownRequest,
+    /// Tasks and threads that wait until the host is down, and the number of the newest.
+    pub(crate) watchers: EndWatchers,
     last_watcher: AtomicU64,
     pub(crate) panics: Panics,
     /// The driver sleeps, and no other thread takes turns.
@@ -78,20 +81,19 @@ pub(crate) struct Shared {
     by_task: AtomicBool,
     /// A foreign event loop waits for the host.
     pub(crate) in_a_loop: AtomicBool,
-    /// Of the threads that wait for such a host, one looks whether the task runs.
-    pub(crate) looks: AtomicBool,
+    /// One of the threads that wait for such a host checks whether the task runs.
+    pub(crate) stall_check_taken: AtomicBool,
     /// Steps that the driver has taken.
     steps: AtomicU64,
-    /// Their number when a thread last found that the task does not run.
-    stuck_at: AtomicU64,
+    /// The number of steps when a thread last found that the task does not run.
+    stalled_at: AtomicU64,
     /// How long an application's wait polls before it sleeps; the driver has its own (`driver.rs`).
     pub(crate) spin: Spin,
     /// How long any wait polls, at most.
     pub(crate) spin_max: Duration,
     /// Without a driver thread, waits drive the stack themselves.
     pub(crate) manual: bool,
-    /// The only thread that can drive it, by its number (`inside.rs`): a runtime's. 0: there is none, or
-    /// the driver is any other.
+    /// The number (`reentrancy.rs`) of a runtime's thread, if that alone can drive the host; otherwise 0.
     runner: AtomicU64,
     /// The host's number in this process; not 0.
     pub(crate) id: u64,
@@ -101,15 +103,15 @@ pub(crate) struct Shared {
     pub(crate) shutdown_limit: Duration,
 }
 
-/// What the lock guards.
+/// The part of a host that the lock guards.
 pub(crate) struct Inner {
     pub(crate) stack: Stack,
     pub(crate) devices: Devices,
-    pub(crate) waiters: Waits,
+    pub(crate) waiters: HostWaiters,
     /// Values of the application, to be dropped when the lock is released.
     pub(crate) discarded: Vec<Box<dyn std::any::Any + Send>>,
-    /// Present from the first step of the host's end on.
-    pub(crate) leaving: Option<Leaving>,
+    /// Present from the first step of the shutdown on.
+    pub(crate) shutdown: Option<ShutdownProgress>,
     /// Why the network is down, where no device caused that.
     pub(crate) cause: Option<String>,
     /// Code of this crate panicked under the lock: the failure is reported, nothing else is done.
@@ -117,10 +119,10 @@ pub(crate) struct Inner {
     /// The report panicked, too: nothing is done.
     pub(crate) silent: bool,
     pub(crate) poller: Poller,
-    /// As in [`Shared`].
+    /// The host's number, as in [`Shared`].
     pub(crate) id: u64,
     pub(crate) panics: Panics,
-    pub(crate) watchers: Watchers,
+    pub(crate) watchers: EndWatchers,
     /// The last flush stopped before all output was sent.
     pub(crate) unfinished: bool,
     /// When an armed driver wakes by itself.
@@ -129,15 +131,16 @@ pub(crate) struct Inner {
     pub(crate) last_inline: Option<Instant>,
     pub(crate) observer: Option<Observer>,
     /// Rings that applications receive through.
-    pub(crate) rings: Attachments,
+    #[cfg(feature = "rings")]
+    pub(crate) rings: AttachedEngines,
     /// The rings had work since the last turn.
     pub(crate) rings_worked: bool,
-    pub(crate) services: Vec<Attached>,
+    pub(crate) services: Vec<AttachedService>,
     /// Events that the services have not seen yet.
     pub(crate) events: Vec<Event>,
-    /// The services are to be asked whether they have something to do.
-    pub(crate) ask_services: bool,
-    /// One had, when they were last asked.
+    /// The services were not polled in this turn yet.
+    pub(crate) services_unpolled: bool,
+    /// A service had something to do when the services were last polled.
     pub(crate) services_worked: bool,
 }
 
@@ -155,16 +158,16 @@ impl Shared {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let wake = Arc::new(rustix::event::eventfd(0, flags)?);
         let asleep = Arc::new(AtomicBool::new(false));
-        let (panics, watchers) = (Panics::default(), Watchers::default());
+        let (panics, watchers) = (Panics::default(), EndWatchers::default());
         let id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
-        stack.completions().set_waker(wake_driver(&wake, &asleep));
-        stack.returns().set_waker(wake_driver(&wake, &asleep));
+        stack.completions().set_waker(driver_waker(&wake, &asleep));
+        stack.returns().set_waker(driver_waker(&wake, &asleep));
         let inner = Inner {
             stack,
             devices,
-            waiters: Waits::default(),
+            waiters: HostWaiters::default(),
             discarded: Vec::new(),
-            leaving: None,
+            shutdown: None,
             cause: None,
             failed: false,
             silent: false,
@@ -176,11 +179,12 @@ impl Shared {
             armed_until: Instant::FAR,
             last_inline: None,
             observer: None,
+            #[cfg(feature = "rings")]
             rings: Default::default(),
             rings_worked: false,
             services: Vec::new(),
             events: Vec::new(),
-            ask_services: false,
+            services_unpolled: false,
             services_worked: false,
         };
         Ok(Self {
@@ -190,16 +194,16 @@ impl Shared {
             clock: None,
             wake,
             asleep,
-            departure: Departure::default(),
+            shutdown: ShutdownRequest::default(),
             watchers,
             last_watcher: AtomicU64::new(0),
             panics,
             spins: AtomicBool::new(false),
             by_task: AtomicBool::new(false),
             in_a_loop: AtomicBool::new(false),
-            looks: AtomicBool::new(false),
+            stall_check_taken: AtomicBool::new(false),
             steps: AtomicU64::new(0),
-            stuck_at: AtomicU64::new(u64::MAX),
+            stalled_at: AtomicU64::new(u64::MAX),
             spin: Spin::new(spin),
             spin_max: spin,
             manual,
@@ -210,8 +214,8 @@ impl Shared {
         })
     }
 
-    /// A number for who waits until the host is down.
-    pub(crate) fn next_key(&self) -> u64 {
+    /// A number for a new waiter for the end of the host.
+    pub(crate) fn next_watcher_key(&self) -> u64 {
         self.last_watcher.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -225,8 +229,9 @@ impl Shared {
         Instant::from_nanos(self.zero.elapsed().as_nanos() as u64)
     }
 
-    /// The lock, and the time at which it was taken. A time read before the lock could be older than
-    /// the stack's last one, and the receiver drops a segment with so old a timestamp (RFC 7323, PAWS).
+    /// Takes the lock; returns the time at which it was taken, too. A time read before the lock could be
+    /// older than the stack's last one, and the receiver drops a segment with so old a timestamp (RFC 7323,
+    /// PAWS).
     #[inline]
     pub(crate) fn lock_now(&self) -> (Locked<'_>, Instant) {
         let inner = self.lock();
@@ -239,7 +244,7 @@ impl Shared {
         drop(inner);
     }
 
-    /// The stack's errors as `std::io`'s; that the network is down, with the cause.
+    /// The stack's error as one of `std::io`; `NetworkDown` has its cause.
     pub(crate) fn error(&self, error: Error) -> std::io::Error {
         match error {
             Error::NetworkDown | Error::NoSuchSocket | Error::BrokenPipe => {
@@ -259,19 +264,19 @@ impl Shared {
             || inner.retry().is_some_and(|retry| self.now() + retry < inner.armed_until);
         if is_late {
             inner.armed_until = Instant::ZERO;
-            self.kick();
+            self.wake_driver();
         }
     }
 
     /// Whether waits of this thread have to drive the stack themselves.
     pub(crate) fn is_driven_by_waits(&self) -> bool {
         let runner = self.runner.load(Ordering::Relaxed);
-        self.manual || (runner != 0 && runner == inside::thread())
+        self.manual || (runner != 0 && runner == reentrancy::thread_number())
     }
 
-    /// A wait of this thread that drove the stack is over: a driver that sleeps on the devices has to arm
-    /// them again. So has an event loop of the program's, each time: this wait may have taken the wake-up
-    /// that the last one left for the loop.
+    /// Hands the devices back after a wait of this thread that drove the stack: a driver that sleeps on the
+    /// devices has to arm them again. So has an event loop of the program, each time: this wait may have taken
+    /// the wake-up that the last one left for the loop.
     pub(crate) fn hand_back(&self) {
         if self.manual {
             if !self.in_a_loop.load(Ordering::Acquire) {
@@ -279,22 +284,22 @@ impl Shared {
             }
             self.lock().poller = Poller::Running;
         }
-        self.kick();
+        self.wake_driver();
     }
 
-    /// The host's driver runs on this thread alone.
+    /// From now on, the host's driver runs on this thread alone.
     #[cfg(feature = "tokio")]
     pub(crate) fn drive_on_this_thread(&self) {
-        self.runner.store(inside::thread(), Ordering::Relaxed);
+        self.runner.store(reentrancy::thread_number(), Ordering::Relaxed);
     }
 
-    /// The host's driver is a task, on any thread of its runtime.
+    /// From now on, the host's driver is a task, on any thread of its runtime.
     #[cfg(feature = "tokio")]
     pub(crate) fn drive_by_task(&self) {
         self.by_task.store(true, Ordering::Relaxed);
     }
 
-    /// A thread of its own drives the host, or none does.
+    /// From now on, the host's driver is a thread of its own, or there is none.
     #[cfg(feature = "tokio")]
     pub(crate) fn drive_by_no_task(&self) {
         self.runner.store(0, Ordering::Relaxed);
@@ -306,9 +311,9 @@ impl Shared {
         self.by_task.load(Ordering::Relaxed)
     }
 
-    /// The driver takes a step.
+    /// Counts a step of the driver.
     pub(crate) fn note_step(&self) {
-        // There is one driver.
+        // Load and store suffice: there is one driver.
         self.steps.store(self.steps() + 1, Ordering::Relaxed);
     }
 
@@ -316,38 +321,39 @@ impl Shared {
         self.steps.load(Ordering::Relaxed)
     }
 
-    /// Whether a thread found the task stuck, and it has taken no step since.
-    pub(crate) fn is_stuck_at(&self, steps: u64) -> bool {
-        self.stuck_at.load(Ordering::Relaxed) == steps
+    /// Whether a thread found the task stalled, and the task has taken no step since.
+    pub(crate) fn is_stalled_at(&self, steps: u64) -> bool {
+        self.stalled_at.load(Ordering::Relaxed) == steps
     }
 
-    /// Takes a turn in the place of a task that may be stuck: whether it is, and something came in.
-    pub(crate) fn take_stuck_turn(&self, steps: u64) -> bool {
+    /// Takes a turn in the place of a task that may be stalled; returns whether it is, and something came in.
+    pub(crate) fn take_turn_if_stalled(&self, steps: u64) -> bool {
         let (mut inner, now) = self.lock_now();
         let worked = inner.turn(now);
         self.unlock_and_wake(inner);
-        let stuck = worked && self.steps() == steps;
-        if stuck {
-            self.stuck_at.store(steps, Ordering::Relaxed);
+        let stalled = worked && self.steps() == steps;
+        if stalled {
+            self.stalled_at.store(steps, Ordering::Relaxed);
         }
-        stuck
+        stalled
     }
 
     /// Wakes the driver.
-    pub(crate) fn kick(&self) {
-        ring(&self.wake);
+    pub(crate) fn wake_driver(&self) {
+        notify(&self.wake);
     }
 
     /// Prepares for a sleep of the only thread that takes turns; `false`: there is work.
-    pub(crate) fn fall_asleep(&self, inner: &mut Inner) -> bool {
+    pub(crate) fn prepare_sleep(&self, inner: &mut Inner) -> bool {
         // A drop from here on wakes the driver; an earlier one is pending below. (Both are SeqCst,
         // here and in `CompletionQueue`.)
         self.asleep.store(true, Ordering::SeqCst);
         let stack = &inner.stack;
-        let pending =
-            stack.completions().is_pending() || stack.returns().is_pending() || !inner.rings.arm();
+        let pending = stack.completions().is_pending() || stack.returns().is_pending();
+        #[cfg(feature = "rings")]
+        let pending = pending || !inner.rings.arm();
         if pending {
-            self.wake_up();
+            self.end_sleep();
         }
         !pending
     }
@@ -355,17 +361,17 @@ impl Shared {
     /// Wakes the driver when memory that is reported in `queue` is dropped on another thread.
     #[cfg(feature = "rings")]
     pub(crate) fn wake_on_completion(&self, queue: &CompletionQueue) {
-        queue.set_waker(wake_driver(&self.wake, &self.asleep));
+        queue.set_waker(driver_waker(&self.wake, &self.asleep));
     }
 
-    /// Takes back [`fall_asleep`](Self::fall_asleep).
-    pub(crate) fn wake_up(&self) {
+    /// Undoes [`prepare_sleep`](Self::prepare_sleep).
+    pub(crate) fn end_sleep(&self) {
         self.asleep.store(false, Ordering::SeqCst);
     }
 }
 
 impl Inner {
-    /// Ends a wait without a call of its waker.
+    /// Removes a waiter without a call of its waker.
     pub(crate) fn unregister(&mut self, socket: SocketId, waiter: WaiterId) {
         let gone = self.waiters.sockets.remove(socket, waiter);
         self.discarded.extend(gone.map(|waker| Box::new(waker) as _));
@@ -376,7 +382,7 @@ impl Inner {
         self.failed || self.stack.is_down()
     }
 
-    /// Wakes those who wait for the end, if this is it.
+    /// Wakes those who wait for the end of the host, if the host is down.
     pub(crate) fn note_down(&mut self) {
         if self.is_down() {
             self.waiters.ready.extend(self.watchers.take().into_iter().map(|(_, waker)| waker));
@@ -399,17 +405,21 @@ impl Inner {
     }
 }
 
-/// Wakes the driver if it sleeps.
-fn wake_driver(wake: &Arc<OwnedFd>, asleep: &Arc<AtomicBool>) -> impl Fn() + Send + Sync + 'static {
+/// A waker of the driver, which does nothing unless the driver sleeps.
+fn driver_waker(
+    wake: &Arc<OwnedFd>,
+    asleep: &Arc<AtomicBool>,
+) -> impl Fn() + Send + Sync + 'static {
     let (wake, asleep) = (Arc::clone(wake), Arc::clone(asleep));
     move || {
         if asleep.swap(false, Ordering::SeqCst) {
-            ring(&wake);
+            notify(&wake);
         }
     }
 }
 
-fn ring(event: &OwnedFd) {
+/// Makes an eventfd readable.
+fn notify(event: &OwnedFd) {
     // A full counter means that a wake-up is pending already.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }

@@ -45,7 +45,7 @@ impl Shared {
         &self,
         op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        self.once(|inner, clock| op(&mut inner.stack, clock))
+        self.with_inner(|inner, clock| op(&mut inner.stack, clock))
     }
 }
 
@@ -58,7 +58,7 @@ fn bound() -> (Arc<Handle>, UdpId, impl Device) {
     let (device, peer) = Pair::new().expect("pair");
     let host = Host::builder().device(device).address("10.0.0.1/24").manual().start();
     let handle = Arc::clone(host.expect("host").handle());
-    let socket = handle.shared.with(|stack, _| bind(stack, 9));
+    let socket = handle.shared.with_stack(|stack, _| bind(stack, 9));
     (handle, socket, peer)
 }
 
@@ -91,7 +91,7 @@ fn register<T>(
     waker: &Waker,
     op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    shared.once(|inner, clock| {
+    shared.with_inner(|inner, clock| {
         let done = op(&mut inner.stack, clock);
         if let Err(Error::WouldBlock) = done {
             let (id, call, waker) = (WaiterId::new(), Call::new("to receive"), waker.clone());
@@ -104,7 +104,7 @@ fn register<T>(
 
 #[test]
 fn an_operation_that_waited_for_the_lock_sees_no_time_before_it_had_it() {
-    let (seen, before) = times(|shared, _| shared.with(|_, now| now));
+    let (seen, before) = times(|shared, _| shared.with_stack(|_, now| now));
     assert!(seen >= before, "{seen:?} was told after {before:?}");
 }
 
@@ -152,7 +152,7 @@ fn a_thread_that_takes_a_frame_itself_tells_a_sleeping_driver_of_the_timer() {
     let (device, far) = Pair::new().expect("pair");
     let (shared, peer) = (without_driver(device), peer(far));
     let listen = |stack: &mut Stack, _| stack.listen(([10, 0, 0, 1], 80).into(), 1);
-    let listener = shared.with(listen).expect("listens");
+    let listener = shared.with_stack(listen).expect("listens");
     let (theirs, (says, hears)) = (Arc::clone(&shared), channel());
     let other = thread::spawn(move || {
         // While the other polls: the driver had come by, found nothing and gone to sleep.
@@ -231,10 +231,10 @@ fn a_driver_that_will_look_at_a_full_device_soon_is_not_woken_for_each_operation
     let shared = without_driver(full(|| 0));
     let send = |stack: &mut Stack, now| stack.connect(now, ([10, 0, 0, 2], 80).into(), None);
     falls_asleep(&shared, Instant::FAR);
-    let _ = shared.with(send);
+    let _ = shared.with_stack(send);
     assert!(was_woken(&shared), "it meant to sleep longer than frames may wait");
     falls_asleep(&shared, shared.now() + BLOCKED_RETRY);
-    let _ = shared.with(send);
+    let _ = shared.with_stack(send);
     assert!(!was_woken(&shared));
 }
 
@@ -267,7 +267,7 @@ impl Wake for Calls {
 fn an_error_wakes_a_reader_while_a_completion_is_unread() {
     let (device, far) = Pair::new().expect("pair");
     let (shared, peer) = (without_driver(device), peer(far));
-    let socket = shared.with(|stack, _| {
+    let socket = shared.with_stack(|stack, _| {
         let socket = stack.bind_udp(([10, 0, 0, 1], 9).into(), BindOptions::default())?;
         stack.set_zerocopy(socket, true)?;
         stack.udp(socket)?.connect(([10, 0, 0, 2], 9).into())?;
@@ -284,7 +284,7 @@ fn an_error_wakes_a_reader_while_a_completion_is_unread() {
         let nothing = register(&shared, socket.into(), &waker, receive);
         assert_eq!(nothing.err(), Some(Error::WouldBlock));
         let data = FragVec::from_iter([Frag::from_bytes(bytes::Bytes::from_static(&[7; 4096]))]);
-        let sent = shared.with(|stack, now| {
+        let sent = shared.with_stack(|stack, now| {
             stack.udp(socket).and_then(|mut udp| {
                 let mut call = ZeroCopyCall::new();
                 let sent = udp.send(now, (data, &mut call), None)?;
@@ -374,7 +374,7 @@ fn a_host_that_has_lost_its_only_device_leaves_its_driver_alone() {
 fn sockets(shared: &Shared, peer: &Host) -> [(UdpId, crate::UdpSocket); 2] {
     [1, 2].map(|port| {
         let at = std::net::SocketAddr::from(([10, 0, 0, 1], port));
-        let near = shared.with(|stack, _| bind(stack, port));
+        let near = shared.with_stack(|stack, _| bind(stack, port));
         let far = peer.udp(std::net::SocketAddr::from(([10, 0, 0, 2], port))).expect("bound");
         far.connect(at).expect("has a route");
         (near, far)
@@ -455,7 +455,7 @@ fn a_role_is_one_threads_until_that_gives_it_up() {
 fn a_panic_of_a_thread_that_polls_leaves_others_to_poll() {
     let (device, _far) = Pair::new().expect("pair");
     let shared = without_driver(device);
-    let socket = shared.with(|stack, _| bind(stack, 9));
+    let socket = shared.with_stack(|stack, _| bind(stack, 9));
     let mut tries = 0;
     let poll = std::panic::AssertUnwindSafe(|| {
         shared.wait(socket, Readiness::FOR_READ, Patience::For(None), |_, _| -> Result<(), Error> {
@@ -473,7 +473,7 @@ fn an_operation_without_output_tells_a_sleeping_driver_of_an_earlier_timer() {
     let (device, _far) = Pair::new().expect("pair");
     let shared = without_driver(device);
     let connect = |stack: &mut Stack, now| stack.connect(now, ([10, 0, 0, 2], 80).into(), None);
-    shared.with(connect).expect("has a route");
+    shared.with_stack(connect).expect("has a route");
     falls_asleep(&shared, Instant::FAR);
     assert!(!shared.lock().has_output() && !was_woken(&shared));
     let look = &mut |_: &mut Stack, clock: &Clock<'_>| {
@@ -492,7 +492,7 @@ fn of_several_requests_for_the_end_the_shortest_limit_counts() {
     for limits in [[short, long], [long, short]] {
         let (device, _far) = Pair::new().expect("pair");
         let shared = without_driver(device);
-        limits.into_iter().for_each(|limit| shared.ask_to_leave(limit, false));
-        assert_eq!(shared.departure.limit(), short, "{limits:?}");
+        limits.into_iter().for_each(|limit| shared.request_shutdown(limit, false));
+        assert_eq!(shared.shutdown.limit(), short, "{limits:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! How long a thread polls before it sleeps: as long as that pays.
+//! The spin limit: how long a thread polls before it sleeps, which is as long as that pays.
 //!
 //! To wake a thread costs both sides: the one that sleeps some 5 to 100 µs of time, the one that wakes
 //! it a system call and, where a processor was halted, an interrupt. To poll costs a core. The rule is
@@ -18,7 +18,8 @@ pub(crate) const DEFAULT_SPIN: Duration = Duration::from_micros(200);
 /// First limit after none (`guest_halt_poll_grow_start`).
 const FIRST: Duration = Duration::from_micros(50);
 
-/// Between two looks of a poll, which take microseconds: after this, another thread had the core.
+/// The longest time between two polls of a spinning thread, which take microseconds. After more than this,
+/// another thread had the core.
 const PREEMPTED: Duration = Duration::from_micros(100);
 
 /// No poll for this long after a core was lost: some slices of the kernel's scheduler.
@@ -30,9 +31,9 @@ pub(crate) struct Spin {
     most: Duration,
     /// Nanoseconds; at most `most`.
     limit: AtomicU64,
-    /// No poll before; microseconds of the host's clock.
+    /// No spinning before this time, in microseconds of the host's clock.
     rest_until: AtomicU64,
-    /// Between two looks: longer than that, and the core is lost.
+    /// The time between two polls after which the core counts as lost.
     preempted: Duration,
 }
 
@@ -42,7 +43,7 @@ impl Spin {
         Self { most, limit, rest_until: AtomicU64::new(0), preempted: PREEMPTED }
     }
 
-    /// Every wait polls, until it is over.
+    /// A limit that no wait reaches: every wait polls until it is over.
     #[cfg(test)]
     pub(crate) fn endless() -> Self {
         Self {
@@ -60,7 +61,7 @@ impl Spin {
         Duration::from_nanos(self.limit.load(Ordering::Relaxed))
     }
 
-    /// A wait has ended, polled or slept, after this time.
+    /// Adjusts the limit to a wait that has ended, polled or slept, after this time.
     pub(crate) fn ended(&self, waited: Duration) {
         let limit = Duration::from_nanos(self.limit.load(Ordering::Relaxed));
         let next = match () {
@@ -72,8 +73,8 @@ impl Spin {
         self.limit.store(nanos(next), Ordering::Relaxed);
     }
 
-    /// A poll has looked at these two moments, and did nothing else between. Returns whether another
-    /// thread had the core meanwhile: the poll is over then.
+    /// Returns whether another thread had the core between two polls of a thread that did nothing else: the
+    /// spinning is over then.
     pub(crate) fn lost_core(&self, before: Instant, now: Instant) -> bool {
         let lost = now.saturating_since(before) > self.preempted;
         if lost {

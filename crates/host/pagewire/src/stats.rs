@@ -1,4 +1,4 @@
-//! The counts of a host.
+//! [`Stats`]: the counts of a host at one moment, and their report as text.
 
 use std::fmt;
 

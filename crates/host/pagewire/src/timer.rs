@@ -1,4 +1,4 @@
-//! A timer as a descriptor.
+//! [`Timer`]: a timer as a descriptor, for event loops and runtimes.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -19,7 +19,7 @@ impl Timer {
         Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
     }
 
-    /// Expires after `wait`, and not at the time that was set before.
+    /// Lets the timer expire after `wait`, and not at the time that was set before.
     pub(crate) fn set(&self, wait: Duration) -> io::Result<()> {
         // 0 would switch the timer off.
         let wait = wait.max(Duration::from_nanos(1));

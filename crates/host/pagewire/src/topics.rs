@@ -1,4 +1,4 @@
-//! What users need of the crates underneath, by topic: chosen names, so that the rest can change.
+//! The public modules by topic: names of the crates underneath, chosen so that their other names can change.
 
 /// Devices: what moves frames between a host and a network.
 ///
@@ -87,7 +87,7 @@ pub mod udp {
     pub use pagewire_stack::limits::{UDP_MAX_PAYLOAD_V4, UDP_MAX_PAYLOAD_V6, UDP_MAX_SEGMENTS};
 }
 
-/// What can be seen of a host: its counts ([`Host::stats`](crate::Host::stats)), its sockets
+/// The state of a host: its counts ([`Host::stats`](crate::Host::stats)), its sockets
 /// ([`Host::sockets`](crate::Host::sockets)), and the life of its connections
 /// ([`Stack::poll_lifecycle`](services::Stack::poll_lifecycle)).
 pub mod counts {
@@ -97,7 +97,7 @@ pub mod counts {
     };
 
     pub use crate::contain::Contained;
-    pub use crate::shared::leave::ShutdownReport;
+    pub use crate::shared::shutdown::ShutdownReport;
     pub use crate::stats::{LinkStats, Stats};
 }
 
@@ -116,7 +116,7 @@ pub mod services {
     pub use crate::service::{HostWaker, Service};
 }
 
-/// Doors for the measurements of this project. Not part of the interface: they change without notice.
+/// Hooks for the measurements of this project. Not part of the interface: they change without notice.
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod bench {
@@ -125,7 +125,7 @@ pub mod bench {
     pub use pagewire_stack::StackConfig;
 }
 
-/// What this project's crates share. Not part of the interface: it changes without notice.
+/// Macros that this project's crates share. Not part of the interface: they change without notice.
 #[doc(hidden)]
 pub mod parts {
     pub use pagewire_device::{forward_device, intercept};

@@ -12,21 +12,22 @@ use pagewire_stack::LinkId;
 
 use crate::contain::contain;
 use crate::devices::{LinkDevice, RECEIVE_BURST, RECEIVING, SENDING};
-use crate::inside::Call;
+use crate::reentrancy::LockedCall;
+#[cfg(feature = "rings")]
 use crate::rings::serve::STUCK_RETRY;
-use crate::service::Attached;
+use crate::service::AttachedService;
 use crate::shared::Inner;
 
 /// Rounds of receive and transmit in one turn, so that a flood cannot hold the lock for ever.
 const ROUNDS_PER_TURN: usize = 4;
 
-/// Rounds of output in one flush: more than any window holds. The rest is due at once.
+/// Rounds of output in one flush: more than any window holds. Further output is due at once.
 const ROUNDS_PER_FLUSH: usize = 256;
 
 /// Turns of services and rings in one flush: each answers what the last one's output changed.
 const SERVICE_TURNS: usize = 16;
 
-/// How long frames wait at most for a device that had no room and does not say when it has.
+/// How long frames wait at most for a device that had no room and does not report when it has.
 pub(crate) const BLOCKED_RETRY: Duration = Duration::from_millis(1);
 
 /// How often a device without a descriptor is polled while all threads sleep.
@@ -41,7 +42,7 @@ impl Inner {
         }
         self.waiters.fire(now);
         let mut worked = false;
-        (self.ask_services, self.services_worked) = (!self.services.is_empty(), false);
+        (self.services_unpolled, self.services_worked) = (!self.services.is_empty(), false);
         for _ in 0..ROUNDS_PER_TURN {
             let received = self.receive(now);
             worked |= received > 0;
@@ -51,7 +52,8 @@ impl Inner {
             }
         }
         self.stack.end_turn();
-        worked | std::mem::take(&mut self.rings_worked) | self.services_worked
+        worked |= std::mem::take(&mut self.rings_worked);
+        worked | self.services_worked
     }
 
     /// Receives a burst from each device into the stack; returns the length of the longest.
@@ -71,7 +73,7 @@ impl Inner {
             stack.handle_frames_on(now, link.id, &mut devices.rx);
         }
         if devices.all.len() > 1 {
-            // What one has left says nothing about windows of the others' connections.
+            // The room of one device says nothing about windows of the others' connections.
             stack.set_receive_room(usize::MAX);
         }
         devices.first = if devices.first + 1 < devices.all.len() { devices.first + 1 } else { 0 };
@@ -101,7 +103,7 @@ impl Inner {
             }
             self.send(now);
         }
-        // The rest is due at once.
+        // Further turns of services are due at once.
         self.unfinished = true;
     }
 
@@ -119,7 +121,7 @@ impl Inner {
     /// more are made for it. Returns whether there is more, for a device that may have room.
     fn transmit(&mut self, now: Instant) -> bool {
         let (devices, stack) = (&mut self.devices, &mut self.stack);
-        // If no device has room, the first that gets some is to be asked again.
+        // If no device has room, the first that gets room has to be tried again.
         let stuck = !devices.all.is_empty() && devices.all.iter().all(LinkDevice::is_blocked);
         let (mut more, mut freed, mut lost) = (stuck, false, None);
         for link in &mut devices.all {
@@ -159,7 +161,7 @@ impl Inner {
         more || freed || links.iter().any(|link| !link.is_blocked() && stack.has_frames(link.id))
     }
 
-    /// The device of a link failed for good.
+    /// Fails a link whose device is gone for good.
     #[cold]
     #[inline(never)]
     fn lose(&mut self, now: Instant, link: LinkId) {
@@ -176,9 +178,10 @@ impl Inner {
     fn report(&mut self, now: Instant) -> bool {
         while let Some(event) = self.stack.poll_event() {
             if let Some(observer) = &mut self.observer {
-                let _call = Call::of(self.id);
+                let _call = LockedCall::of(self.id);
                 contain(&self.panics.observers, "an observer", || observer(event));
             }
+            #[cfg(feature = "rings")]
             self.rings.handle_event(event);
             self.waiters.handle_event(event.socket, event.gained);
             if !self.services.is_empty() {
@@ -191,9 +194,9 @@ impl Inner {
     /// Gives services that have something to do a turn. Returns whether one had.
     #[inline(never)]
     fn serve(&mut self, now: Instant) -> bool {
-        let _call = Call::of(self.id);
-        let polled = std::mem::take(&mut self.ask_services) && self.poll_services();
-        let is_due = |s: &Attached| s.poll_timeout(&self.panics).is_some_and(|at| at <= now);
+        let _call = LockedCall::of(self.id);
+        let polled = std::mem::take(&mut self.services_unpolled) && self.poll_services();
+        let is_due = |s: &AttachedService| s.poll_timeout(&self.panics).is_some_and(|at| at <= now);
         if self.events.is_empty() && !polled && !self.services.iter().any(is_due) {
             return false;
         }
@@ -209,16 +212,16 @@ impl Inner {
         true
     }
 
-    /// Asks the services whether they have something to do.
+    /// Polls the services; returns whether one has something to do.
     fn poll_services(&mut self) -> bool {
         let (services, panics) = (&mut self.services, &self.panics);
-        // Each is asked.
+        // No short circuit: each service is polled once in each turn.
         let work = services.iter_mut().fold(false, |work, s| s.poll(panics) | work);
         self.services_worked = work;
         work
     }
 
-    /// Services were attached, or are over.
+    /// Updates the descriptors to wait on after services were attached or removed.
     pub(crate) fn note_services(&mut self) {
         let polled = self.services.iter().any(|service| service.polled);
         let fds = self.services.iter().filter_map(|service| service.fd.clone());
@@ -226,12 +229,18 @@ impl Inner {
     }
 
     /// Serves the applications' rings. Returns whether there was anything to do.
+    #[cfg(feature = "rings")]
     #[inline]
     fn serve_rings(&mut self, now: Instant) -> bool {
         let Self { stack, rings, waiters, .. } = self;
         let worked = !rings.is_empty() && rings.serve(now, stack, &mut waiters.ready);
         self.rings_worked |= worked;
         worked
+    }
+
+    #[cfg(not(feature = "rings"))]
+    fn serve_rings(&mut self, _: Instant) -> bool {
+        false
     }
 
     /// Whether a flush would move anything, timers that are due left out.
@@ -247,7 +256,7 @@ impl Inner {
         if (self.unfinished && !self.devices.are_all_blocked()) || self.services_worked {
             return Some(Instant::ZERO);
         }
-        // One by one, without a list: while the driver sleeps, every send and receive of an application asks.
+        // Without a list: while the driver sleeps, every send and receive of an application comes here.
         let first = earlier(self.stack.poll_timeout(), self.devices.poll_timeout());
         let first = earlier(first, self.waiters.sockets.next_timer());
         match self.services.is_empty() {
@@ -259,7 +268,7 @@ impl Inner {
     /// When a service wants its next turn.
     #[inline(never)]
     fn services_timeout(&self) -> Option<Instant> {
-        let _call = Call::of(self.id);
+        let _call = LockedCall::of(self.id);
         self.services.iter().filter_map(|service| service.poll_timeout(&self.panics)).min()
     }
 
@@ -270,11 +279,12 @@ impl Inner {
         [deadline, polled, self.retry()].into_iter().flatten().fold(limit, Duration::min)
     }
 
-    /// When to try again what found no room, where nothing tells that there is room.
+    /// When to retry output that found no room, where nothing reports that there is room again.
     pub(crate) fn retry(&self) -> Option<Duration> {
         let blocked = self.devices.is_blocked().then_some(BLOCKED_RETRY);
-        let stuck = self.rings.is_stuck().then_some(STUCK_RETRY);
-        blocked.into_iter().chain(stuck).min()
+        #[cfg(feature = "rings")]
+        let blocked = blocked.into_iter().chain(self.rings.is_stuck().then_some(STUCK_RETRY)).min();
+        blocked
     }
 }
 

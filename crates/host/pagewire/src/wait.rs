@@ -1,4 +1,8 @@
-//! A call of an application: its operation under the lock, the output that leaves, and the wait.
+//! The calls of an application's threads: an operation under the lock, the output that leaves, and the wait.
+//!
+//! [`Shared::with_stack`], [`Shared::modify`] and [`Shared::with_inner`] run one operation and differ in what
+//! they send after it. [`Shared::wait_after_try`] waits: it polls the device for a while, then sleeps.
+//! [`StallWatch`] keeps sleeping threads alive on a host whose driver is a task of a runtime.
 
 use std::io;
 use std::sync::Arc;
@@ -12,38 +16,38 @@ use pagewire_sockets::{Call, Clock, Patience, Waiter, WaiterId, io_error};
 use pagewire_stack::{Error, Readiness, SocketId, Stack};
 
 use crate::driver;
-use crate::inside;
+use crate::reentrancy;
 use crate::shared::locked::Locked;
 use crate::shared::{Inner, Poller, Shared};
 
-/// How long a thread that waits for a host of a runtime's task sleeps at first before it looks whether
-/// that task still runs; twice as long each time.
-const FIRST_LOOK: Duration = Duration::from_millis(1);
+/// The first sleep of a thread that waits for a host which a runtime's task drives, before it checks whether
+/// that task still runs. Each further sleep is twice as long.
+const FIRST_STALL_CHECK: Duration = Duration::from_millis(1);
 
-/// The longest of these sleeps: how long what arrives waits at most if all of the runtime's threads wait.
-const LONGEST_LOOK: Duration = Duration::from_millis(50);
+/// The longest of these sleeps: how long a frame waits at most if all of the runtime's threads wait.
+const LONGEST_STALL_CHECK: Duration = Duration::from_millis(50);
 
-/// How long the other threads sleep, of which one takes over when the one that looked has its answer.
-const OTHERS_LOOK: Duration = Duration::from_millis(250);
+/// The sleeps of the other threads, of which one takes over when the thread that checked has its answer.
+const STANDBY_SLEEP: Duration = Duration::from_millis(250);
 
 /// A waker that unparks this thread.
 pub(crate) fn thread_waker() -> Waker {
     Waker::from(Unpark::new())
 }
 
-/// Unparks a thread, and says whether it did.
+/// A waker that unparks a thread, and remembers that it did.
 pub(crate) struct Unpark {
     thread: Thread,
     woken: AtomicBool,
 }
 
 impl Unpark {
-    /// For this thread.
+    /// A waker of this thread.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self { thread: std::thread::current(), woken: AtomicBool::new(false) })
     }
 
-    /// Whether the thread was woken, from now on again.
+    /// Whether the thread was woken since the last call.
     pub(crate) fn take(&self) -> bool {
         self.woken.swap(false, Ordering::Acquire)
     }
@@ -58,17 +62,17 @@ impl Wake for Unpark {
 
 impl Shared {
     /// Runs one operation under the lock and sends its output.
-    pub(crate) fn with<T>(&self, op: impl FnOnce(&mut Stack, Instant) -> T) -> T {
+    pub(crate) fn with_stack<T>(&self, op: impl FnOnce(&mut Stack, Instant) -> T) -> T {
         let (mut inner, now) = self.lock_now();
         let result = op(&mut inner.stack, now);
         self.finish(&mut inner, now);
         result
     }
 
-    /// Runs work under the lock that is flushed in any case.
-    pub(crate) fn work<T>(&self, work: impl FnOnce(&mut Inner, Instant) -> T) -> T {
+    /// Runs an operation on the stack and its surroundings under the lock, and flushes in any case.
+    pub(crate) fn modify<T>(&self, op: impl FnOnce(&mut Inner, Instant) -> T) -> T {
         let (mut inner, now) = self.lock_now();
-        let result = work(&mut inner, now);
+        let result = op(&mut inner, now);
         inner.flush(now);
         self.unlock_and_wake(inner);
         result
@@ -77,7 +81,7 @@ impl Shared {
     /// Runs one operation under the lock. If the operation never reads the time, it has queued nothing to
     /// send, and nothing is flushed.
     #[inline]
-    pub(crate) fn once<T>(&self, op: impl FnOnce(&mut Inner, &Clock<'_>) -> T) -> T {
+    pub(crate) fn with_inner<T>(&self, op: impl FnOnce(&mut Inner, &Clock<'_>) -> T) -> T {
         let mut inner = self.lock();
         let read = || self.now();
         let clock = Clock::lazy(&read);
@@ -94,7 +98,7 @@ impl Shared {
         }
     }
 
-    /// Sends the output of an operation. One that left none may have set a timer all the same.
+    /// Sends the output of an operation. An operation without output may have set a timer all the same.
     fn finish(&self, inner: &mut Inner, now: Instant) {
         if inner.has_output() {
             inner.flush(now);
@@ -114,8 +118,8 @@ impl Shared {
             Patience::None => return Err(io_error(Error::WouldBlock)),
             Patience::For(limit) => limit.map(|limit| self.now() + limit),
         };
-        if !self.manual && inside::drives_any() {
-            return Err(inside::would_deadlock());
+        if !self.manual && reentrancy::is_any_driver() {
+            return Err(reentrancy::would_deadlock());
         }
         if self.is_driven_by_waits() {
             let done = self.wait_driving(deadline, op);
@@ -144,14 +148,14 @@ impl Shared {
         }
         let polls = Role::take(&self.spins)?;
         let until = began + limit;
-        let (mut first, mut looked) = (true, None);
+        let (mut first, mut last_poll) = (true, None);
         let done = loop {
             let (mut inner, now) = self.lock_now();
             if std::mem::take(&mut first) {
                 inner.devices.disarm();
                 if inner.poller == Poller::Armed {
                     inner.poller = Poller::Deferred;
-                    self.kick();
+                    self.wake_driver();
                 }
             }
             inner.turn(now);
@@ -169,7 +173,8 @@ impl Shared {
                 Err(Error::WouldBlock) => {}
                 done => break Some(done),
             }
-            let lost = looked.replace(now).is_some_and(|before| self.spin.lost_core(before, now));
+            let lost =
+                last_poll.replace(now).is_some_and(|before| self.spin.lost_core(before, now));
             if lost || now >= until {
                 break None;
             }
@@ -182,11 +187,11 @@ impl Shared {
         done
     }
 
-    /// The driver takes the device back now, not after its grace.
+    /// Lets the driver take the device back now, not after its grace.
     fn end_inline(&self, inner: &mut Inner) {
         inner.last_inline = None;
         if inner.poller == Poller::Deferred {
-            self.kick();
+            self.wake_driver();
         }
     }
 
@@ -200,9 +205,9 @@ impl Shared {
     ) -> io::Result<T> {
         let (id, waker, call) =
             (WaiterId::new(), thread_waker(), Call::new("in a call that blocks"));
-        let mut relief = Relief::new(self);
+        let mut stall_watch = StallWatch::new(self);
         loop {
-            let tried = self.once(|inner, clock| {
+            let tried = self.with_inner(|inner, clock| {
                 let result = op(&mut inner.stack, clock);
                 if let Err(Error::WouldBlock) = result {
                     let now = self.now();
@@ -224,10 +229,10 @@ impl Shared {
                 self.lock().unregister(socket, id);
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            match relief.sleep(left) {
-                Slept::Enough => {}
-                Slept::Stuck => {
-                    let driven = self.drive_until(deadline, &mut op, Some(&relief));
+            match stall_watch.sleep(left) {
+                SleepEnd::Woken => {}
+                SleepEnd::DriverStalled => {
+                    let driven = self.drive_until(deadline, &mut op, Some(&stall_watch));
                     self.hand_back();
                     if let Some(done) = driven {
                         self.lock().unregister(socket, id);
@@ -238,25 +243,25 @@ impl Shared {
         }
     }
 
-    /// Waits for what is no socket's, until the thread is woken. A thread that has to drives the stack
-    /// meanwhile, for `limit` at most.
+    /// Waits for an event that is no socket's, until the thread is woken. Where nothing else drives the
+    /// stack, the thread does so meanwhile, for `limit` at most.
     pub(crate) fn wait_for_host(
         &self,
-        relief: &mut Relief<'_>,
+        stall_watch: &mut StallWatch<'_>,
         woken: &Unpark,
         limit: Duration,
     ) -> io::Result<()> {
-        if !self.manual && inside::drives_any() {
-            return Err(inside::would_deadlock());
+        if !self.manual && reentrancy::is_any_driver() {
+            return Err(reentrancy::would_deadlock());
         }
         let driven = self.is_driven_by_waits();
-        if driven || matches!(relief.sleep(None), Slept::Stuck) {
+        if driven || matches!(stall_watch.sleep(None), SleepEnd::DriverStalled) {
             let deadline = Some(self.now() + limit);
             let mut op = |_: &mut Stack, _: &Clock<'_>| match woken.take() {
                 true => Ok(()),
                 false => Err(Error::WouldBlock),
             };
-            self.drive_until(deadline, &mut op, (!driven).then_some(&*relief));
+            self.drive_until(deadline, &mut op, (!driven).then_some(&*stall_watch));
             self.hand_back();
         }
         Ok(())
@@ -277,26 +282,28 @@ impl Shared {
         &self,
         deadline: Option<Instant>,
         op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
-        relief: Option<&Relief<'_>>,
+        stall_watch: Option<&StallWatch<'_>>,
     ) -> Option<io::Result<T>> {
         loop {
             let (mut inner, now) = self.lock_now();
             let mut worked = inner.turn(now);
             let result = op(&mut inner.stack, &Clock::at(now));
             inner.flush(now);
-            // Of those that are woken now, one may be what this thread waits for.
+            // One of the waiters that are woken now may be this thread's future.
             worked |= !inner.waiters.ready.is_empty();
             self.unlock_and_wake(inner);
             match result {
                 Err(Error::WouldBlock) if deadline.is_some_and(|at| now >= at) => {
                     return Some(Err(io::ErrorKind::TimedOut.into()));
                 }
-                Err(Error::WouldBlock) if relief.is_some_and(Relief::is_over) => return None,
+                Err(Error::WouldBlock) if stall_watch.is_some_and(StallWatch::is_over) => {
+                    return None;
+                }
                 Err(Error::WouldBlock) if worked => {}
                 Err(Error::WouldBlock) => {
                     // A task that is back has taken what this thread waits for.
-                    let look = relief.map(|_| now + LONGEST_LOOK);
-                    let until = deadline.into_iter().chain(look).min();
+                    let check = stall_watch.map(|_| now + LONGEST_STALL_CHECK);
+                    let until = deadline.into_iter().chain(check).min();
                     driver::wait_for_device(self, until);
                 }
                 done => return Some(done.map_err(|e| self.error(e))),
@@ -305,12 +312,12 @@ impl Shared {
     }
 }
 
-/// A role that one thread at most has; its drop gives it up.
+/// A role that at most one thread has; its drop gives it up.
 pub(crate) struct Role<'a>(&'a AtomicBool);
 
 impl<'a> Role<'a> {
     pub(crate) fn take(taken: &'a AtomicBool) -> Option<Self> {
-        // Made only for the one that has it: its drop gives it up.
+        // `then`, not `then_some`: a value that was made in vain would give up another thread's role.
         (!taken.swap(true, Ordering::AcqRel)).then(|| Self(taken))
     }
 }
@@ -321,59 +328,63 @@ impl Drop for Role<'_> {
     }
 }
 
-/// How a sleep of [`Relief`] ended.
-enum Slept {
-    /// The waker was called, or time is up: look again.
-    Enough,
+/// The end of a sleep of [`StallWatch`].
+enum SleepEnd {
+    /// The waker was called, or time is up: try again.
+    Woken,
     /// The driving task does not run.
-    Stuck,
+    DriverStalled,
 }
 
-/// The sleeps of a thread that waits while a task of a runtime drives the host. All of the runtime's
-/// threads may wait like this: then the task cannot run, and one of them takes its place.
+/// The watch of a sleeping thread over the task that drives the host. All of the runtime's threads may sleep
+/// like this: then the task cannot run, and one of them takes its place.
 ///
 /// ```text
 ///   sleep 1 ms, 2 ms, … 50 ms --> frames came, and the task took no step --> drive until it does
 /// ```
-pub(crate) struct Relief<'a> {
+pub(crate) struct StallWatch<'a> {
     shared: &'a Shared,
-    /// This thread is the one that looks.
-    looks: Option<Role<'a>>,
+    /// This thread is the one that checks.
+    checks: Option<Role<'a>>,
     next: Duration,
     /// The driver's steps before the last sleep.
     steps: u64,
 }
 
-impl<'a> Relief<'a> {
+impl<'a> StallWatch<'a> {
     pub(crate) fn new(shared: &'a Shared) -> Self {
-        Self { shared, looks: None, next: FIRST_LOOK, steps: 0 }
+        Self { shared, checks: None, next: FIRST_STALL_CHECK, steps: 0 }
     }
 
     /// Sleeps until the thread is woken, at most for `left`.
-    fn sleep(&mut self, left: Option<Duration>) -> Slept {
+    fn sleep(&mut self, left: Option<Duration>) -> SleepEnd {
         let shared = self.shared;
         if !shared.is_driven_by_task() {
             match left {
                 None => std::thread::park(),
                 Some(left) => std::thread::park_timeout(left),
             }
-            return Slept::Enough;
+            return SleepEnd::Woken;
         }
         self.steps = shared.steps();
-        self.looks = self.looks.take().or_else(|| Role::take(&shared.looks));
-        if self.looks.is_some() && shared.is_stuck_at(self.steps) {
-            return Slept::Stuck;
+        self.checks = self.checks.take().or_else(|| Role::take(&shared.stall_check_taken));
+        if self.checks.is_some() && shared.is_stalled_at(self.steps) {
+            return SleepEnd::DriverStalled;
         }
-        let limit = if self.looks.is_some() { self.next } else { OTHERS_LOOK };
+        let limit = if self.checks.is_some() { self.next } else { STANDBY_SLEEP };
         std::thread::park_timeout(left.map_or(limit, |left| left.min(limit)));
-        if self.looks.is_none() || self.is_over() {
-            return Slept::Enough;
+        if self.checks.is_none() || self.is_over() {
+            return SleepEnd::Woken;
         }
-        self.next = (self.next * 2).min(LONGEST_LOOK);
-        if shared.take_stuck_turn(self.steps) { Slept::Stuck } else { Slept::Enough }
+        self.next = (self.next * 2).min(LONGEST_STALL_CHECK);
+        if shared.take_turn_if_stalled(self.steps) {
+            SleepEnd::DriverStalled
+        } else {
+            SleepEnd::Woken
+        }
     }
 
-    /// Whether the task has taken a step since.
+    /// Whether the task has taken a step since the last sleep began.
     fn is_over(&self) -> bool {
         self.shared.steps() != self.steps
     }

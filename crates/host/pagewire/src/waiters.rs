@@ -1,4 +1,5 @@
-//! The tasks and threads that wait for a socket, or for the end of the host.
+//! The tasks and threads that wait for a socket ([`HostWaiters`]), or for the end of the host
+//! ([`EndWatchers`]).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
@@ -11,9 +12,9 @@ use pagewire_stack::{Readiness, SocketId};
 /// How long after a thread went to sleep its answer is expected soon.
 const SOON: Duration = Duration::from_millis(10);
 
-/// Who waits for a host's sockets, and who is to be woken.
+/// The waiters for a host's sockets, and the wakers that are to be called.
 #[derive(Default)]
-pub(crate) struct Waits {
+pub(crate) struct HostWaiters {
     pub(crate) sockets: Waiters,
     /// Wakers to be called when the lock is released: one wake per waiter and batch.
     pub(crate) ready: Vec<Waker>,
@@ -23,7 +24,7 @@ pub(crate) struct Waits {
     asleep: [Option<(SocketId, Instant)>; 2],
 }
 
-impl Waits {
+impl HostWaiters {
     /// A thread goes to sleep for a socket.
     pub(crate) fn note_sleep(&mut self, socket: SocketId, now: Instant) {
         let [last, before] = &mut self.asleep;
@@ -65,12 +66,12 @@ impl Waits {
     }
 }
 
-/// Who waits for the end of a host. Not under the host's lock: a wait may end where that is held.
+/// The waiters for the end of a host. Not under the host's lock: a wait may be dropped where that is held.
 #[derive(Clone, Default)]
-pub(crate) struct Watchers(Arc<Mutex<Vec<(u64, Waker)>>>);
+pub(crate) struct EndWatchers(Arc<Mutex<Vec<(u64, Waker)>>>);
 
-impl Watchers {
-    /// `waker` is to be called; returns the one before it, to be dropped without a lock.
+impl EndWatchers {
+    /// Registers a waker; returns the one before it, to be dropped without a lock.
     pub(crate) fn set(&self, key: u64, waker: Waker) -> Option<Waker> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match all.iter_mut().find(|(of, _)| *of == key) {

@@ -1,4 +1,4 @@
-//! A task that drives a host: on a runtime's threads, in the place of a thread of its own.
+//! The driver as a task: it drives a host on a runtime's threads, in the place of a thread of its own.
 //!
 //! ```text
 //!   thread:  device wakes the host's thread -> turn -> it wakes the runtime's thread -> task runs
@@ -26,7 +26,7 @@ use tokio::task::yield_now;
 
 use crate::driver::{self, Driver, Next};
 use crate::error::StartError;
-use crate::inside;
+use crate::reentrancy;
 use crate::shared::Shared;
 use crate::timer::Timer;
 
@@ -36,45 +36,47 @@ const UNREGISTERED: Duration = Duration::from_millis(1);
 /// Begins to drive the host by a task of the runtime that this thread runs in.
 pub(crate) fn spawn(shared: &Arc<Shared>) -> Result<(), StartError> {
     let runtime = Handle::try_current().map_err(|_| StartError::NoRuntime)?;
-    // The clock and the eventfd are registered here, so that what is missing is seen here.
-    let bells = catch_unwind(AssertUnwindSafe(|| Bells::new(shared)))
+    // The timer and the eventfd are registered here, so that a runtime without I/O is an error of the start.
+    let sources = catch_unwind(AssertUnwindSafe(|| WakeSources::new(shared)))
         .map_err(|_| StartError::NoRuntime)??;
-    let alone = runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
-    if alone {
+    let single_thread = runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
+    if single_thread {
         // Calls before the task's first step have to drive the host, too.
         shared.drive_on_this_thread();
     } else {
         shared.drive_by_task();
     }
-    runtime.spawn(drive(Driven { shared: Arc::clone(shared), alone, over: false }, bells));
+    let task = DriverTask { shared: Arc::clone(shared), single_thread, ended: false };
+    runtime.spawn(drive(task, sources));
     Ok(())
 }
 
-/// A host that a task drives. If the task ends before the host does, because its runtime ends, a thread
-/// of its own drives the host from there: what is queued is still delivered.
-struct Driven {
+/// A host that a task drives. If the task ends before the host does, because its runtime ends, the drop
+/// starts a driver thread, so that queued data is still delivered.
+struct DriverTask {
     shared: Arc<Shared>,
     /// The runtime has one thread: only that can take the steps.
-    alone: bool,
-    over: bool,
+    single_thread: bool,
+    /// The host was shut down: the drop has nothing to do.
+    ended: bool,
 }
 
-impl Driven {
+impl DriverTask {
     fn step(&mut self, driver: &mut Driver) -> Next {
-        if self.alone {
+        if self.single_thread {
             self.shared.drive_on_this_thread();
         }
-        let _drives = inside::Drives::of(self.shared.id);
-        // After a panic of this crate's own code it goes on, to report that.
+        let _guard = reentrancy::DriverGuard::of(self.shared.id);
+        // After a panic of this crate's own code the task goes on, to report the failure.
         let step = catch_unwind(AssertUnwindSafe(|| driver.step(&self.shared)));
-        step.unwrap_or(Next::Again)
+        step.unwrap_or(Next::StepAgain)
     }
 }
 
-impl Drop for Driven {
+impl Drop for DriverTask {
     fn drop(&mut self) {
         self.shared.drive_by_no_task();
-        if self.over {
+        if self.ended {
             return;
         }
         if let Err(error) = driver::start(&self.shared) {
@@ -84,39 +86,39 @@ impl Drop for Driven {
     }
 }
 
-async fn drive(mut host: Driven, mut bells: Bells) {
+async fn drive(mut host: DriverTask, mut sources: WakeSources) {
     let mut driver = Driver::new(&host.shared);
     loop {
         match host.step(&mut driver) {
-            Next::Again | Next::Look => yield_now().await,
-            Next::Rest(wait) => bells.wait(host.shared.now(), None, wait).await,
-            Next::Sleep(devices, wait) => {
-                bells.wait(host.shared.now(), Some(&devices), wait).await;
+            Next::StepAgain | Next::Pause => yield_now().await,
+            Next::Sleep(wait) => sources.wait(host.shared.now(), None, wait).await,
+            Next::SleepOnDevices(devices, wait) => {
+                sources.wait(host.shared.now(), Some(&devices), wait).await;
             }
-            Next::Over => break,
+            Next::End => break,
         }
     }
-    host.over = true;
+    host.ended = true;
 }
 
-/// What wakes the task.
-struct Bells {
+/// The descriptors that wake the task, registered with the runtime.
+struct WakeSources {
     /// The host's eventfd.
     wake: AsyncFd<Arc<OwnedFd>>,
     timer: AsyncFd<Timer>,
-    /// When the timer rings, by the host's clock. It may ring too early, but never too late.
-    rings_at: Option<Instant>,
+    /// When the timer expires, by the host's clock. A timer may expire too early, but never too late.
+    expires_at: Option<Instant>,
     devices: Vec<AsyncFd<Arc<OwnedFd>>>,
-    /// Those that `devices` has, or has tried to register.
+    /// The descriptors that `devices` has registered, or has tried to register.
     registered: Option<Arc<[Arc<OwnedFd>]>>,
 }
 
-impl Bells {
+impl WakeSources {
     fn new(shared: &Shared) -> io::Result<Self> {
         Ok(Self {
             wake: watch(Arc::clone(&shared.wake))?,
             timer: watch(Timer::new()?)?,
-            rings_at: None,
+            expires_at: None,
             devices: Vec::new(),
             registered: None,
         })
@@ -138,41 +140,46 @@ impl Bells {
         self.set_timer(now, wait);
         let devices = devices.is_some();
         let mut asked = false;
-        let rang = poll_fn(|cx| {
-            let mut rang = self.take_edges(devices, cx);
+        let readable = poll_fn(|cx| {
+            let mut readable = self.take_edges(devices, cx);
             if !std::mem::replace(&mut asked, true) {
                 // An edge from here on wakes the task; an earlier one is seen in the level.
-                rang = self.levels(devices);
+                readable = self.levels(devices);
             }
-            if rang == Rang::default() { Poll::Pending } else { Poll::Ready(rang) }
+            if readable == ReadableSources::default() {
+                Poll::Pending
+            } else {
+                Poll::Ready(readable)
+            }
         })
         .await;
-        self.forget(rang);
+        self.forget(readable);
     }
 
     /// Registers the task with each descriptor; returns which were reported since the last time.
-    fn take_edges(&self, devices: bool, cx: &mut Context<'_>) -> Rang {
+    fn take_edges(&self, devices: bool, cx: &mut Context<'_>) -> ReadableSources {
         let (wake, timer) = (take_edge(&self.wake, cx), take_edge(&self.timer, cx));
         let devices = if devices { &self.devices[..] } else { &[] };
-        // Each is registered.
-        let device = devices.iter().fold(false, |rang, device| take_edge(device, cx) | rang);
-        Rang { wake, timer, device }
+        // No short circuit: each device has to be registered.
+        let device =
+            devices.iter().fold(false, |readable, device| take_edge(device, cx) | readable);
+        ReadableSources { wake, timer, device }
     }
 
-    /// Asks the kernel.
-    fn levels(&self, devices: bool) -> Rang {
+    /// Asks the kernel which descriptors are readable now.
+    fn levels(&self, devices: bool) -> ReadableSources {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let wake = PollFd::new(&self.wake, PollFlags::IN);
         let timer = PollFd::new(&self.timer, PollFlags::IN);
         match &self.devices[..] {
             [device] if devices => {
-                rang(&mut [wake, timer, PollFd::new(device, PollFlags::IN)], &zero)
+                poll_sources(&mut [wake, timer, PollFd::new(device, PollFlags::IN)], &zero)
             }
             many if devices => {
                 let many = many.iter().map(|device| PollFd::new(device, PollFlags::IN));
-                rang(&mut [wake, timer].into_iter().chain(many).collect::<Vec<_>>(), &zero)
+                poll_sources(&mut [wake, timer].into_iter().chain(many).collect::<Vec<_>>(), &zero)
             }
-            _ => rang(&mut [wake, timer], &zero),
+            _ => poll_sources(&mut [wake, timer], &zero),
         }
     }
 
@@ -191,31 +198,32 @@ impl Bells {
         self.registered = Some(Arc::clone(devices));
     }
 
-    /// The timer is set anew only if it would ring too late: most deadlines move away before they come.
+    /// Lets the timer expire after `wait` at the latest. The timer is set anew only if it would expire too
+    /// late: most deadlines move away before they come.
     fn set_timer(&mut self, now: Instant, wait: Duration) {
         let at = now + wait;
-        if self.rings_at.is_some_and(|rings| rings <= at) {
+        if self.expires_at.is_some_and(|expires| expires <= at) {
             return;
         }
         if self.timer.get_ref().set(wait).is_ok() {
-            self.rings_at = Some(at);
+            self.expires_at = Some(at);
         }
     }
 
-    /// Empties the eventfd and the timer, if they rang; neither blocks.
-    fn forget(&mut self, rang: Rang) {
-        if rang.wake {
+    /// Empties the eventfd and the timer, if they were readable; neither blocks.
+    fn forget(&mut self, readable: ReadableSources) {
+        if readable.wake {
             let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         }
-        if rang.timer && self.timer.get_ref().clear() {
-            self.rings_at = None;
+        if readable.timer && self.timer.get_ref().clear() {
+            self.expires_at = None;
         }
     }
 }
 
-/// Which descriptors became readable.
+/// The descriptors that became readable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Rang {
+struct ReadableSources {
     wake: bool,
     timer: bool,
     /// One of the devices.
@@ -223,12 +231,16 @@ struct Rang {
 }
 
 /// Polls the eventfd, the timer and then devices.
-fn rang(fds: &mut [PollFd<'_>], timeout: &Timespec) -> Rang {
+fn poll_sources(fds: &mut [PollFd<'_>], timeout: &Timespec) -> ReadableSources {
     // An error is no reason to sleep.
     let failed = poll(fds, Some(timeout)).is_err();
     let mut ready = fds.iter().map(|fd| failed || !fd.revents().is_empty());
     let (wake, timer) = (ready.next(), ready.next());
-    Rang { wake: wake == Some(true), timer: timer == Some(true), device: ready.any(|ready| ready) }
+    ReadableSources {
+        wake: wake == Some(true),
+        timer: timer == Some(true),
+        device: ready.any(|ready| ready),
+    }
 }
 
 /// Registers a descriptor with the runtime.
@@ -241,17 +253,17 @@ fn watch<T: AsRawFd>(fd: T) -> io::Result<AsyncFd<T>> {
 }
 
 /// Registers the task, and forgets what was reported; returns whether something was.
-fn take_edge<T: AsRawFd>(bell: &AsyncFd<T>, cx: &mut Context<'_>) -> bool {
-    let mut rang = false;
-    while let Poll::Ready(ready) = bell.poll_read_ready(cx) {
-        rang = true;
+fn take_edge<T: AsRawFd>(fd: &AsyncFd<T>, cx: &mut Context<'_>) -> bool {
+    let mut readable = false;
+    while let Poll::Ready(ready) = fd.poll_read_ready(cx) {
+        readable = true;
         match ready {
             Ok(mut ready) => ready.clear_ready(),
             // The runtime ends.
             Err(_) => break,
         }
     }
-    rang
+    readable
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The application's side: engines are added to a host, removed, and used under its lock.
+//! Rings, from the application's side: engines are added to a host, removed, and used under its lock.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ impl Shared {
 
     /// Removes the engine of an application that dropped its rings.
     pub(crate) fn detach(&self, id: u64) {
-        self.work(|Inner { stack, devices, rings, .. }, now| {
+        self.modify(|Inner { stack, devices, rings, .. }, now| {
             let Some(mut engine) = rings.remove(id) else { return };
             engine.close_all(now, stack);
             if let Some(steering) = devices.steering() {
@@ -34,7 +34,7 @@ impl Shared {
         id: u64,
         op: impl FnOnce(&mut Engine, &mut Stack, Instant) -> Result<T, pagewire_stack::Error>,
     ) -> Result<T, pagewire_stack::Error> {
-        self.work(|Inner { stack, rings, .. }, now| {
+        self.modify(|Inner { stack, rings, .. }, now| {
             let engine = rings.engine(id).ok_or(pagewire_stack::Error::NoSuchSocket)?;
             op(engine, stack, now)
         })

@@ -1,4 +1,4 @@
-//! Buffers whose drop gives their memory back.
+//! [`RingBuf`]: received bytes, whose drop gives their memory back to the rings.
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use pagewire_ring::{Completion, Op, Submission};
 
 use super::buf::RingBuf;
 use super::futures::{AsyncRings, result};
-use super::router::Brought;
+use super::router::OperationResult;
 use pagewire_sockets::{ToSocketAddrs, resolve};
 
 /// A datagram socket on rings. A drop closes it.
@@ -24,7 +24,7 @@ use pagewire_sockets::{ToSocketAddrs, resolve};
 ///
 /// let memory = |len| Region::memfd("example", len).map(QueueConfig::new);
 /// let rings = server.rings(EngineConfig::new(memory(1 << 20)?))?.into_async();
-/// // What comes for this port lands in this memory.
+/// // Datagrams to this port land in this memory.
 /// let group = rings.register(1, memory(1 << 20)?, &[Rule::udp_port(9000)])?;
 ///
 /// let datagram = tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -101,26 +101,26 @@ impl RingSocket {
     pub async fn receive(&self, group: u16, limit: usize) -> io::Result<Datagram> {
         let left = {
             let mut state = self.rings.0.state();
-            state.sort();
-            state.datagram_left(self.handle, None)
+            state.take_completions();
+            state.next_undelivered_datagram(self.handle, None)
         };
-        if let Some(brought) = left {
-            return Ok(self.datagram(brought));
+        if let Some(datagram) = left {
+            return Ok(self.datagram(datagram));
         }
         let submission = Submission::receive(self.handle, group, limit.max(1) as u64, 0);
-        let brought = self.rings.run(submission).await;
-        let failed = result(&brought.0).err();
-        let newest = Some(brought).filter(|(done, _)| done.has(Completion::DATAGRAM));
+        let done = self.rings.run(submission).await;
+        let failed = result(&done.0).err();
+        let newest = Some(done).filter(|(done, _)| done.has(Completion::DATAGRAM));
         // A datagram of an abandoned receive is older.
-        let oldest = self.rings.0.state().datagram_left(self.handle, newest);
+        let oldest = self.rings.0.state().next_undelivered_datagram(self.handle, newest);
         match (oldest, failed) {
-            (Some(brought), _) => Ok(self.datagram(brought)),
+            (Some(datagram), _) => Ok(self.datagram(datagram)),
             (None, Some(error)) => Err(error),
             (None, None) => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 
-    fn datagram(&self, (done, entries): Brought) -> Datagram {
+    fn datagram(&self, (done, entries): OperationResult) -> Datagram {
         let buffers = self.rings.buffers(self.rings.0.state(), entries);
         Datagram {
             from: done.address.socket().unwrap_or(self.local),

@@ -13,7 +13,7 @@ use pagewire_ring::{Completion, Entry, Op, QueueConfig, RegisterError, Submissio
 
 use super::Rings;
 use super::buf::RingBuf;
-use super::router::{Brought, Locked, Router};
+use super::router::{Locked, OperationResult, Router};
 use pagewire_sockets::{ToSocketAddrs, resolve};
 
 /// Rings for tasks of any executor. Cheap to clone.
@@ -173,7 +173,7 @@ impl AsyncRings {
         poll_fn(|cx| {
             let mut state = self.0.state();
             loop {
-                state.sort();
+                state.take_completions();
                 if let Some(notice) = state.notices.pop_front() {
                     return Poll::Ready(notice);
                 }
@@ -191,12 +191,12 @@ impl AsyncRings {
     }
 
     /// Submits, and waits for the one completion.
-    pub(super) async fn run(&self, submission: Submission) -> Brought {
+    pub(super) async fn run(&self, submission: Submission) -> OperationResult {
         let user_data = self.0.state().begin(submission);
         let operation = Operation { rings: self, user_data, target: submission.target };
-        let brought = poll_fn(|cx| self.0.state().poll(user_data, cx)).await;
+        let result = poll_fn(|cx| self.0.state().poll(user_data, cx)).await;
         std::mem::forget(operation);
-        brought
+        result
     }
 }
 
@@ -264,7 +264,7 @@ impl RingStream {
         let submission = Submission::receive(self.handle, group, limit.max(1) as u64, 0);
         let (done, entries) = self.rings.run(submission).await;
         let mut state = self.rings.0.state();
-        let mut all = state.bytes_left(self.handle);
+        let mut all = state.take_undelivered_bytes(self.handle);
         all.extend(entries);
         if all.is_empty() {
             drop(state);
@@ -278,8 +278,8 @@ impl RingStream {
     /// The bytes of an earlier receive whose future was dropped.
     fn left_over(&self) -> Option<Received> {
         let mut state = self.rings.0.state();
-        state.sort();
-        let left = state.bytes_left(self.handle);
+        state.take_completions();
+        let left = state.take_undelivered_bytes(self.handle);
         (!left.is_empty()).then(|| self.received(state, left))
     }
 

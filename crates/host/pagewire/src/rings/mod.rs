@@ -13,10 +13,10 @@
 //! use pagewire::Host;
 //!
 //! async fn one_connection(host: &Host) -> Result<(), Box<dyn std::error::Error>> {
-//!     // What has to be copied lies here.
+//!     // The memory for payload that has to be copied.
 //!     let copy = QueueConfig::new(Region::memfd("copy", 4 << 20)?);
 //!     let rings = host.rings(EngineConfig::new(copy))?.into_async();
-//!     // And this is filled by a queue of the device, with what comes for port 9000.
+//!     // The memory that a queue of the device fills with segments to port 9000.
 //!     let region = QueueConfig::new(Region::memfd("region", 16 << 20)?);
 //!     let group = rings.register(1, region, &[Rule::tcp_port(9000)])?;
 //!     let stream = rings.listen("10.77.0.2:9000")?.accept().await?;
@@ -95,7 +95,7 @@ pub struct Rings {
     /// Buffers of regions that their fill rings had no room for yet, by group.
     unposted: Vec<(u16, Range<u32>)>,
     /// There are submissions or fill entries that were not published yet.
-    unshown: bool,
+    unpublished: bool,
 }
 
 impl Host {
@@ -114,7 +114,7 @@ impl Host {
             groups: Vec::new(),
             waker,
             unposted: Vec::new(),
-            unshown: false,
+            unpublished: false,
         })
     }
 }
@@ -228,20 +228,20 @@ impl Rings {
             drop(steering.unbind(queue));
         }
         drop(inner);
-        // A sleeping driver would notice only later that all buffers are back.
-        self.host.shared().kick();
+        // Without a wake-up, a sleeping driver would notice only later that all buffers are back.
+        self.host.shared().wake_driver();
         Ok(())
     }
 
     /// Adds a submission, for [`flush`](Self::flush) to publish; `false`: the ring is full.
     pub fn submit(&mut self, submission: Submission) -> bool {
-        self.unshown = true;
+        self.unpublished = true;
         self.ends.submissions.push(submission).is_ok()
     }
 
     /// Gives a buffer back, for [`flush`](Self::flush) to publish; `false`: no ring, or no room.
     pub fn give_back(&mut self, entry: Entry) -> bool {
-        self.unshown = true;
+        self.unpublished = true;
         match self.registered_mut(entry.group) {
             Some(group) => group.fill.push(entry.fill()).is_ok(),
             None => false,
@@ -251,7 +251,7 @@ impl Rings {
     /// Publishes submissions and fill entries, and wakes the host's driver if it sleeps.
     pub fn flush(&mut self) {
         self.post();
-        if !std::mem::take(&mut self.unshown) {
+        if !std::mem::take(&mut self.unpublished) {
             return;
         }
         let mut sleeps = self.ends.submissions.publish();
@@ -260,7 +260,7 @@ impl Rings {
             sleeps |= group.fill.publish();
         }
         if sleeps {
-            self.host.shared().kick();
+            self.host.shared().wake_driver();
         }
     }
 
@@ -275,7 +275,7 @@ impl Rings {
                 && registered.fill.push(Fill { buffer: buffers.start, group }).is_ok()
             {
                 buffers.start += 1;
-                self.unshown = true;
+                self.unpublished = true;
             }
         }
         self.unposted.retain(|(_, buffers)| buffers.start < buffers.end);
@@ -313,7 +313,7 @@ impl Rings {
         self.ends.entries.release();
         let shared = self.host.shared();
         let until = shared.now() + limit;
-        if shared.is_driven_by_waits() || crate::inside::drives(shared.id) {
+        if shared.is_driven_by_waits() || crate::reentrancy::is_driver_of(shared.id) {
             while self.ends.completions.available() == 0 && shared.now() < until {
                 let left = until.saturating_since(shared.now());
                 self.host.wait_turn(left);
@@ -323,7 +323,7 @@ impl Rings {
         }
         let began = shared.now();
         let mut spin_until = (began + shared.spin.limit(began)).min(until);
-        let mut looked = began;
+        let mut last_poll = began;
         loop {
             let now = shared.now();
             if self.ends.completions.available() > 0 {
@@ -335,7 +335,7 @@ impl Rings {
                 return false;
             }
             if now < spin_until {
-                if shared.spin.lost_core(std::mem::replace(&mut looked, now), now) {
+                if shared.spin.lost_core(std::mem::replace(&mut last_poll, now), now) {
                     spin_until = now;
                 }
                 crate::driver::pause();
@@ -384,7 +384,7 @@ const LENT_ENTRIES: u32 = 4096;
 impl Drop for Rings {
     fn drop(&mut self) {
         let id = self.id;
-        self.host.handle().outside(move |host| host.shared.detach(id));
+        self.host.handle().when_unlocked(move |host| host.shared.detach(id));
     }
 }
 

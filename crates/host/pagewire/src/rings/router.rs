@@ -1,4 +1,5 @@
-//! Routes the completions of rings to tasks.
+//! The router of [`AsyncRings`](super::AsyncRings): hands the completions of rings to the tasks that wait for
+//! them, and keeps the results of operations whose task is gone.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
@@ -12,20 +13,24 @@ use pagewire_ring::{Completion, Entry, Op, Submission};
 use super::Rings;
 use crate::host::Host;
 
+/// Rings that many tasks share.
 pub(super) struct Router {
     state: Mutex<State>,
     pub(super) host: Host,
 }
 
+/// The part of a [`Router`] that its lock guards.
 pub(super) struct State {
     pub(super) rings: Rings,
     /// Operations that tasks wait for, by `user_data`.
-    waits: HashMap<u64, Wait>,
+    waits: HashMap<u64, PendingOperation>,
     next: u64,
+    /// The memory of lent groups.
     pub(super) lent: HashMap<u16, Frag>,
+    /// The views of the groups with shared memory.
     pub(super) views: HashMap<u16, View>,
     /// The results of abandoned receives of each open stream and datagram socket, oldest first.
-    pub(super) left: HashMap<u64, VecDeque<Brought>>,
+    pub(super) undelivered: HashMap<u64, VecDeque<OperationResult>>,
     /// Entries that their fill ring had no room for.
     pub(super) unfilled: VecDeque<Entry>,
     /// Submissions that the ring had no room for.
@@ -37,18 +42,19 @@ pub(super) struct State {
 }
 
 /// The result of an operation: its completion and entries.
-pub(super) type Brought = (Completion, Vec<Entry>);
+pub(super) type OperationResult = (Completion, Vec<Entry>);
 
 /// The locked state. Wakers are the application's code: they are called, and dropped, after the lock is
 /// released, because a task that ends there may give back its buffers of these rings.
 pub(super) struct Locked<'a> {
-    /// Before `later`: fields are dropped in this order.
+    /// Before `after_unlock`: fields are dropped in this order.
     state: MutexGuard<'a, State>,
-    later: Later,
+    after_unlock: AfterUnlock,
 }
 
+/// Wakers that are called, and dropped, by the drop of this value.
 #[derive(Default)]
-struct Later {
+struct AfterUnlock {
     woken: Vec<Waker>,
     replaced: Vec<Waker>,
 }
@@ -69,30 +75,31 @@ impl DerefMut for Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.later.woken = std::mem::take(&mut self.state.woken);
-        self.later.replaced = std::mem::take(&mut self.state.replaced);
+        self.after_unlock.woken = std::mem::take(&mut self.state.woken);
+        self.after_unlock.replaced = std::mem::take(&mut self.state.replaced);
     }
 }
 
-impl Drop for Later {
+impl Drop for AfterUnlock {
     fn drop(&mut self) {
         self.woken.drain(..).for_each(Waker::wake);
         self.replaced.clear();
     }
 }
 
+/// An operation that was submitted, and its task.
 #[derive(Default)]
-struct Wait {
-    done: Option<Brought>,
+struct PendingOperation {
+    done: Option<OperationResult>,
     waker: Option<Waker>,
-    /// The task waits no more: the result goes back.
+    /// The task waits no more: the result is kept for the next receive, or undone.
     abandoned: bool,
-    what: What,
+    kind: ResultKind,
 }
 
-/// What an operation returns, so that it is kept if its task waits no more.
+/// The kind of an operation's result, which decides where the result goes if its task waits no more.
 #[derive(Clone, Copy, Default)]
-enum What {
+enum ResultKind {
     #[default]
     Nothing,
     /// A socket.
@@ -111,7 +118,7 @@ impl Router {
             next: 1,
             lent: HashMap::new(),
             views: views.map(|view| (COPY_GROUP, view)).into_iter().collect(),
-            left: HashMap::new(),
+            undelivered: HashMap::new(),
             unfilled: VecDeque::new(),
             unsubmitted: VecDeque::new(),
             notices: VecDeque::new(),
@@ -121,20 +128,21 @@ impl Router {
         Arc::new(Self { state: Mutex::new(state), host })
     }
 
-    /// Takes the lock; a thread with the host's lock takes it [outside](Self::outside).
+    /// Takes the lock; a thread with the host's lock takes it [once the host is unlocked](Self::when_unlocked).
     pub(super) fn state(&self) -> Locked<'_> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { state, later: Later::default() }
+        Locked { state, after_unlock: AfterUnlock::default() }
     }
 
-    /// For drops in code that the host calls under its lock; see [`Handle::outside`].
-    fn outside(self: &Arc<Self>, act: impl FnOnce(&mut State) + Send + Sync + 'static) {
+    /// Runs `op` once the host is unlocked: drops may come in code that the host calls under its lock. See
+    /// [`Handle::when_unlocked`](crate::host::Handle::when_unlocked).
+    fn when_unlocked(self: &Arc<Self>, op: impl FnOnce(&mut State) + Send + Sync + 'static) {
         let router = Arc::clone(self);
-        self.host.handle().outside(move |_| act(&mut router.state()));
+        self.host.handle().when_unlocked(move |_| op(&mut router.state()));
     }
 
     pub(super) fn give_back(self: &Arc<Self>, entry: Entry) {
-        self.outside(move |state| {
+        self.when_unlocked(move |state| {
             state.give_back(entry);
             state.rings.flush();
         });
@@ -142,26 +150,26 @@ impl Router {
 
     /// Keeps results of abandoned receives of a new socket.
     pub(super) fn open(&self, handle: u64) {
-        self.state().left.insert(handle, VecDeque::new());
+        self.state().undelivered.insert(handle, VecDeque::new());
     }
 
     pub(super) fn close(self: &Arc<Self>, handle: u64) {
-        self.outside(move |state| {
-            let left = state.left.remove(&handle).unwrap_or_default();
+        self.when_unlocked(move |state| {
+            let left = state.undelivered.remove(&handle).unwrap_or_default();
             left.into_iter().flat_map(|(_, entries)| entries).for_each(|e| state.give_back(e));
             state.begin(Submission::new(Op::Close, handle, 0));
         });
     }
 
-    /// The task of an operation on `target` waits no more.
+    /// Cancels an operation on `target` whose task waits no more.
     pub(super) fn abandon(self: &Arc<Self>, user_data: u64, target: u64) {
-        self.outside(move |state| match state.waits.remove(&user_data) {
-            Some(Wait { done: Some((done, entries)), what, .. }) => {
-                state.unwanted(what, done, entries);
+        self.when_unlocked(move |state| match state.waits.remove(&user_data) {
+            Some(PendingOperation { done: Some((done, entries)), kind, .. }) => {
+                state.keep_abandoned(kind, done, entries);
             }
             Some(mut wait) => {
                 state.replaced.extend(wait.waker.take());
-                let abandoned = Wait { abandoned: true, ..wait };
+                let abandoned = PendingOperation { abandoned: true, ..wait };
                 state.waits.insert(user_data, abandoned);
                 state.begin(Submission::cancel(target, user_data, 0));
             }
@@ -180,21 +188,21 @@ impl State {
         }
         let op = Op::from_number(submission.op);
         if !matches!(op, Some(Op::Close | Op::Cancel)) {
-            let what = match op {
-                Some(Op::Accept | Op::Bind) => What::Socket,
-                Some(Op::Connect) if submission.target == 0 => What::Socket,
-                Some(Op::Receive) => What::Bytes(submission.target),
-                _ => What::Nothing,
+            let kind = match op {
+                Some(Op::Accept | Op::Bind) => ResultKind::Socket,
+                Some(Op::Connect) if submission.target == 0 => ResultKind::Socket,
+                Some(Op::Receive) => ResultKind::Bytes(submission.target),
+                _ => ResultKind::Nothing,
             };
-            self.waits.insert(user_data, Wait { what, ..Wait::default() });
+            self.waits.insert(user_data, PendingOperation { kind, ..PendingOperation::default() });
         }
         self.unsubmitted.push_back(Submission { user_data, ..submission });
-        self.move_on();
+        self.retry_queued();
         user_data
     }
 
-    /// Retries what the rings had no room for.
-    pub(super) fn move_on(&mut self) {
+    /// Retries submissions and fill entries that the rings had no room for.
+    pub(super) fn retry_queued(&mut self) {
         while let Some(submission) = self.unsubmitted.pop_front() {
             if !self.rings.submit(submission) {
                 self.unsubmitted.push_front(submission);
@@ -221,7 +229,7 @@ impl State {
         cx: &mut Context<'_>,
     ) -> Poll<(Completion, Vec<Entry>)> {
         loop {
-            self.sort();
+            self.take_completions();
             if self.waits.get(&user_data).is_none_or(|wait| wait.done.is_some())
                 && let Some(done) = self.waits.remove(&user_data).and_then(|wait| wait.done)
             {
@@ -237,24 +245,24 @@ impl State {
     }
 
     /// Bytes of a stream's abandoned receives.
-    pub(super) fn bytes_left(&mut self, handle: u64) -> Vec<Entry> {
-        let left = self.left.get_mut(&handle).map(std::mem::take).unwrap_or_default();
+    pub(super) fn take_undelivered_bytes(&mut self, handle: u64) -> Vec<Entry> {
+        let left = self.undelivered.get_mut(&handle).map(std::mem::take).unwrap_or_default();
         left.into_iter().flat_map(|(_, entries)| entries).collect()
     }
 
     /// Adds `newest` to the datagrams of abandoned receives, and removes the oldest.
-    pub(super) fn datagram_left(
+    pub(super) fn next_undelivered_datagram(
         &mut self,
         handle: u64,
-        newest: Option<Brought>,
-    ) -> Option<Brought> {
-        let left = self.left.entry(handle).or_default();
+        newest: Option<OperationResult>,
+    ) -> Option<OperationResult> {
+        let left = self.undelivered.entry(handle).or_default();
         left.extend(newest);
         left.pop_front()
     }
 
-    /// Takes all completions that are there.
-    pub(super) fn sort(&mut self) {
+    /// Takes all completions from the ring, and wakes their tasks.
+    pub(super) fn take_completions(&mut self) {
         while let Some(completion) = self.rings.next_completion() {
             let mut entries = Vec::with_capacity(completion.entries as usize);
             for _ in 0..completion.entries {
@@ -281,30 +289,30 @@ impl State {
                 }
                 _ => {
                     let wait = self.waits.remove(&completion.user_data);
-                    self.unwanted(wait.unwrap_or_default().what, completion, entries);
+                    self.keep_abandoned(wait.unwrap_or_default().kind, completion, entries);
                 }
             }
         }
-        self.move_on();
+        self.retry_queued();
     }
 
     /// Keeps the bytes of an abandoned operation for the next receive; closes a new socket.
-    fn unwanted(&mut self, what: What, done: Completion, entries: Vec<Entry>) {
-        match what {
-            What::Bytes(handle) if let Some(left) = self.left.get_mut(&handle) => {
+    fn keep_abandoned(&mut self, kind: ResultKind, done: Completion, entries: Vec<Entry>) {
+        match kind {
+            ResultKind::Bytes(handle) if let Some(left) = self.undelivered.get_mut(&handle) => {
                 // An empty datagram counts; an end or an error is reported again to the next receive.
                 if done.has(Completion::DATAGRAM) || !entries.is_empty() {
                     left.push_back((done, entries));
                 }
                 return;
             }
-            What::Socket if done.result == 0 => {
+            ResultKind::Socket if done.result == 0 => {
                 self.unsubmitted.push_back(Submission::new(Op::Close, done.handle, 0));
             }
             _ => {}
         }
         entries.into_iter().for_each(|entry| self.give_back(entry));
-        self.move_on();
+        self.retry_queued();
     }
 
     /// Registers the task for the next completion; `false`: there is one already.
@@ -321,7 +329,7 @@ impl State {
             None => {
                 let view = self.views.get(&entry.group)?;
                 // SAFETY: the entry is as the engine wrote it: the rings are this value's alone,
-                // made with it, and no other code reaches their memory. What it names was handed
+                // made with it, and no other code reaches their memory. ResultKind it names was handed
                 // out for it, and it is given back only when the buffer made of it is dropped.
                 #[allow(unsafe_code)]
                 unsafe {

@@ -1,4 +1,4 @@
-//! The driver's side: each turn of the host serves the engines.
+//! Rings, from the driver's side: each turn of the host serves the engines.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
@@ -13,14 +13,15 @@ pub(crate) const STUCK_RETRY: Duration = Duration::from_millis(1);
 
 /// The engines of a host.
 #[derive(Default)]
-pub(crate) struct Attachments {
-    engines: Vec<Attached>,
+pub(crate) struct AttachedEngines {
+    engines: Vec<AttachedEngine>,
     next: u64,
-    /// The bells are armed: no thread takes turns.
+    /// The rings are armed, to wake the driver: no thread takes turns.
     armed: bool,
 }
 
-struct Attached {
+/// An engine, its number on the host, and the wakers of its application.
+struct AttachedEngine {
     id: u64,
     engine: Engine,
     waker: Arc<RingWaker>,
@@ -44,7 +45,7 @@ impl RingWaker {
     }
 }
 
-impl Attachments {
+impl AttachedEngines {
     pub(crate) fn engine(&mut self, id: u64) -> Option<&mut Engine> {
         self.engines.iter_mut().find(|a| a.id == id).map(|a| &mut a.engine)
     }
@@ -53,7 +54,7 @@ impl Attachments {
     pub(super) fn add(&mut self, engine: Engine) -> (u64, Arc<RingWaker>) {
         let (id, waker) = (self.next, Arc::<RingWaker>::default());
         self.next += 1;
-        self.engines.push(Attached { id, engine, waker: Arc::clone(&waker) });
+        self.engines.push(AttachedEngine { id, engine, waker: Arc::clone(&waker) });
         (id, waker)
     }
 
@@ -73,8 +74,8 @@ impl Attachments {
         }
     }
 
-    /// Every socket is gone: all waits on them are to be answered.
-    pub(crate) fn look_at_all(&mut self) {
+    /// Has the engines answer all operations, because every socket is gone.
+    pub(crate) fn answer_all(&mut self) {
         self.engines.iter_mut().for_each(|attached| attached.engine.look_at_all());
     }
 
@@ -87,7 +88,7 @@ impl Attachments {
     ) -> bool {
         self.disarm();
         let mut worked = false;
-        for Attached { engine, waker, .. } in &mut self.engines {
+        for AttachedEngine { engine, waker, .. } in &mut self.engines {
             worked |= engine.turn(now, stack);
             if engine.publish() {
                 waker.take(ready);
@@ -96,7 +97,7 @@ impl Attachments {
         worked
     }
 
-    /// Arms the bells before a sleep. `false`: there is work.
+    /// Arms the rings before a sleep, to wake the driver. `false`: there is work.
     pub(crate) fn arm(&mut self) -> bool {
         self.armed = true;
         let quiet = self.engines.iter_mut().all(|attached| attached.engine.arm());

@@ -1,5 +1,5 @@
-//! The lock of a host: wakers are called, and values of the application dropped, only after its
-//! release, because each may take the lock again. Their panics are contained and counted.
+//! The lock of a host ([`Shared::lock`]). Wakers are called, and values of the application dropped, only
+//! after its release, because each may take the lock again. Their panics are contained and counted.
 
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,32 +8,35 @@ use std::sync::{MutexGuard, TryLockError};
 use pagewire_mem::{Deferral, Panicked};
 
 use super::{Inner, Shared};
-use crate::inside;
+use crate::reentrancy;
 
 /// The held lock. Every call of an application makes one, so it stays small.
 pub(crate) struct Locked<'a> {
-    /// Before `after`: fields are dropped in this order.
+    /// Before `_after_unlock`: fields are dropped in this order.
     inner: MutexGuard<'a, Inner>,
-    _after: After<'a>,
+    _after_unlock: AfterUnlock<'a>,
 }
 
-/// Runs when the lock has been released.
-struct After<'a> {
+/// A guard whose drop comes after the lock's release.
+struct AfterUnlock<'a> {
     shared: &'a Shared,
     deferral: Option<Deferral>,
 }
 
 impl Shared {
-    // Not `#[inline]`: operations of sockets are compiled in the crates that use them, where its parts
-    // would not be inlined.
+    /// Takes the lock, and waits for it if another thread has it.
+    // Not `#[inline]`: operations of sockets are compiled in the crates that use them, where the parts of
+    // this function would not be inlined.
     pub(crate) fn lock(&self) -> Locked<'_> {
-        let after = After::new(self);
+        let after_unlock = AfterUnlock::new(self);
         match self.inner.try_lock() {
-            Ok(inner) => Locked { inner, _after: after },
-            Err(refused) => self.lock_contended(refused, after),
+            Ok(inner) => Locked { inner, _after_unlock: after_unlock },
+            Err(refused) => self.lock_contended(refused, after_unlock),
         }
     }
 
+    /// Waits for the lock, or takes over a host whose state a panic may have broken.
+    ///
     /// # Panics
     /// In code of an application that this host called under its lock; contained and counted.
     #[cold]
@@ -42,47 +45,49 @@ impl Shared {
     fn lock_contended<'a>(
         &'a self,
         refused: TryLockError<MutexGuard<'a, Inner>>,
-        after: After<'a>,
+        after_unlock: AfterUnlock<'a>,
     ) -> Locked<'a> {
         let poisoned = match refused {
             TryLockError::Poisoned(poisoned) => poisoned,
-            TryLockError::WouldBlock if inside::is_called_by(self.id) => {
-                panic!("a service, an observer or a verb called the host that it lives in");
+            TryLockError::WouldBlock if reentrancy::is_called_under_lock_of(self.id) => {
+                panic!("a service, an observer or an operation called the host that it lives in");
             }
             TryLockError::WouldBlock => match self.inner.lock() {
-                Ok(inner) => return Locked { inner, _after: after },
+                Ok(inner) => return Locked { inner, _after_unlock: after_unlock },
                 Err(poisoned) => poisoned,
             },
         };
-        self.locked_broken(poisoned.into_inner(), after)
+        self.locked_broken(poisoned.into_inner(), after_unlock)
     }
 
+    /// Takes the lock, unless another thread has it.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
-        let after = After::new(self);
+        let after_unlock = AfterUnlock::new(self);
         match self.inner.try_lock() {
-            Ok(inner) => Some(Locked { inner, _after: after }),
+            Ok(inner) => Some(Locked { inner, _after_unlock: after_unlock }),
             Err(TryLockError::Poisoned(poisoned)) => {
-                Some(self.locked_broken(poisoned.into_inner(), after))
+                Some(self.locked_broken(poisoned.into_inner(), after_unlock))
             }
             Err(TryLockError::WouldBlock) => None,
         }
     }
 
-    /// A thread panicked while it held the lock, in this crate's own code: other panics are caught.
+    /// Fails the host: a thread panicked while it held the lock, in this crate's own code (other panics are
+    /// caught).
     #[cold]
     fn locked_broken<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
-        after: After<'a>,
+        after_unlock: AfterUnlock<'a>,
     ) -> Locked<'a> {
         self.inner.clear_poison();
         inner.give_up();
-        Locked { inner, _after: after }
+        Locked { inner, _after_unlock: after_unlock }
     }
 }
 
-impl<'a> After<'a> {
-    /// Made before the lock is taken: the deferral ends after the release.
+impl<'a> AfterUnlock<'a> {
+    /// A guard to be made before the lock is taken: the deferral ends after the release.
     #[inline]
     fn new(shared: &'a Shared) -> Self {
         Self { shared, deferral: Some(Deferral::begin()) }
@@ -114,7 +119,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-impl Drop for After<'_> {
+impl Drop for AfterUnlock<'_> {
     #[inline]
     fn drop(&mut self) {
         let panicked = self.deferral.take().map(Deferral::end).unwrap_or_default();
@@ -123,7 +128,7 @@ impl Drop for After<'_> {
         }
         if std::thread::panicking() {
             // Perhaps in the middle of a turn: the next thread that takes the lock reports the failure.
-            self.shared.kick();
+            self.shared.wake_driver();
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Whether a thread drives a host, and whose lock it holds while it runs an application's code: this
-//! decides which threads may not wait.
+//! The reentrancy guard: each thread knows whether it drives a host, and under whose lock it runs an
+//! application's code. This decides which threads may not wait.
 //!
 //! ```text
-//!   under the lock     a service, an observer, a verb of `with_stack`    every call of that host panics,
-//!                                                                       which is contained; drops wait
-//!   driver, no lock    a waker, an owner's or a service's drop           calls work, waits are refused
+//!   under the lock     a service, an observer, a closure of `with_stack`    every call of that host panics,
+//!                                                                          which is contained; drops wait
+//!   driver, no lock    a waker, an owner's or a service's drop              calls work, waits are refused
 //! ```
 
 use std::cell::Cell;
@@ -24,12 +24,12 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// While it lives, this thread runs an application's code under the lock of a host.
-pub(crate) struct Call {
+/// A guard while which this thread runs an application's code under the lock of a host.
+pub(crate) struct LockedCall {
     before: u64,
 }
 
-impl Call {
+impl LockedCall {
     #[inline]
     pub(crate) fn of(host: u64) -> Self {
         let depth = DEPTH.get();
@@ -38,7 +38,7 @@ impl Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for LockedCall {
     #[inline]
     fn drop(&mut self) {
         let depth = DEPTH.get() - 1;
@@ -47,51 +47,52 @@ impl Drop for Call {
     }
 }
 
-/// Whether that host called this thread under its lock.
-pub(crate) fn is_called_by(host: u64) -> bool {
+/// Whether this thread runs code that `host` called under its lock.
+pub(crate) fn is_called_under_lock_of(host: u64) -> bool {
     DEPTH.get() > 0 && CALLS.with(|calls| calls.iter().any(|call| call.get() == host))
 }
 
-/// From now on, this thread is that host's driver.
-pub(crate) fn drive(host: u64) {
+/// Makes this thread the driver of `host`, from now on.
+pub(crate) fn become_driver_of(host: u64) {
     DRIVES.set(host);
 }
 
-/// While it lives, this thread takes a step as that host's driver.
+/// A guard while which this thread takes a step as a host's driver.
 #[cfg(feature = "tokio")]
-pub(crate) struct Drives {
+pub(crate) struct DriverGuard {
     before: u64,
 }
 
 #[cfg(feature = "tokio")]
-impl Drives {
+impl DriverGuard {
     pub(crate) fn of(host: u64) -> Self {
         Self { before: DRIVES.replace(host) }
     }
 }
 
 #[cfg(feature = "tokio")]
-impl Drop for Drives {
+impl Drop for DriverGuard {
     fn drop(&mut self) {
         DRIVES.set(self.before);
     }
 }
 
-/// This thread's number in this process; not 0. Unlike the standard library's it can be asked for at the
-/// end of the process.
-pub(crate) fn thread() -> u64 {
+/// This thread's number in this process; not 0. Unlike the standard library's, the number is there at the
+/// end of the process, too.
+pub(crate) fn thread_number() -> u64 {
     if THREAD.get() == 0 {
         THREAD.set(LAST_THREAD.fetch_add(1, Ordering::Relaxed) + 1);
     }
     THREAD.get()
 }
 
-pub(crate) fn drives(host: u64) -> bool {
+/// Whether this thread is the driver of `host`.
+pub(crate) fn is_driver_of(host: u64) -> bool {
     DRIVES.get() == host
 }
 
 /// Whether this thread is the driver of any host, and so must not wait for another driver.
-pub(crate) fn drives_any() -> bool {
+pub(crate) fn is_any_driver() -> bool {
     DRIVES.get() != 0
 }
 

@@ -1,14 +1,14 @@
-//! The end of a host: what a kernel does with the sockets that a process leaves.
+//! The shutdown of a host: it ends its sockets as a kernel ends those of a process that exits.
 //!
 //! ```text
-//!   asked --> every socket is closed --> what is queued is delivered --> what is left is reset --> over
-//!              (unread data: reset)        until `limit`                   until `RESET_TIME`
+//!   requested --> every socket is closed --> queued data is delivered --> the others are reset --> over
+//!                  (unread data: reset)        until `limit`                until `RESET_TIME`
 //! ```
 //!
-//! A connection whose peer has acknowledged everything is not reset: the peer may not have read it
-//! yet. The end is over when the devices are dropped; only then is the report given.
+//! A connection whose peer has acknowledged everything is not reset: the peer may not have read all of it
+//! yet. The shutdown is over when the devices are dropped; only then is the report given.
 //!
-//! The thread that drives the host takes the steps ([`Inner::leave`]): its driver, or the caller of
+//! The thread that drives the host takes the steps ([`Inner::step_shutdown`]): its driver, or the caller of
 //! [`Host::shutdown`](crate::Host::shutdown) of a host without one. A request only sets flags and waits,
 //! because a thread at the end of the process (`exit.rs`) may hold any lock.
 
@@ -21,19 +21,19 @@ use pagewire_stack::{Counters, Leftovers};
 use pagewire_tcp::DropReason;
 
 use super::{Inner, Shared};
-use crate::driver::{self, LEAVE_LOOK};
-use crate::inside;
+use crate::driver::{self, SHUTDOWN_POLL};
+use crate::reentrancy;
 
-/// Default time to deliver queued data at the end of a host: some losses at a round trip of 100 ms.
+/// Default time to deliver queued data in a shutdown: some losses at a round trip of 100 ms.
 pub(crate) const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long after that resets may wait for a device without room, or for a neighbour's answer.
+/// How long after the delivery resets may wait for a device without room, or for a neighbour's answer.
 pub(crate) const RESET_TIME: Duration = Duration::from_millis(100);
 
 /// How long connections wait for their peers to close, too, once all data was delivered.
 const HALF_CLOSED_TIME: Duration = Duration::from_millis(100);
 
-/// How long a wait for the end exceeds the limits, for a driver thread that is late.
+/// How long a wait for the shutdown exceeds the limits, for a driver thread that is late.
 const LATE: Duration = Duration::from_millis(200);
 
 /// The result of a shutdown; see [`Host::shutdown`](crate::Host::shutdown).
@@ -64,25 +64,25 @@ impl ShutdownReport {
     }
 }
 
-/// The part of a host's end that needs no lock.
+/// The part of a shutdown that needs no lock: the request, and the report for those who wait.
 #[derive(Default)]
-pub(crate) struct Departure {
-    asked: AtomicBool,
+pub(crate) struct ShutdownRequest {
+    requested: AtomicBool,
     /// The time limit for delivery, in nanoseconds.
     limit: AtomicU64,
-    /// The driver goes on after the end: another host of this process may still need this one's turns.
-    stays: AtomicBool,
+    /// The driver goes on after the shutdown: another host of this process may still need its turns.
+    keeps_driver: AtomicBool,
     report: Mutex<Option<ShutdownReport>>,
     over: Condvar,
 }
 
-impl Departure {
-    pub(crate) fn is_asked(&self) -> bool {
-        self.asked.load(Ordering::Acquire)
+impl ShutdownRequest {
+    pub(crate) fn is_requested(&self) -> bool {
+        self.requested.load(Ordering::Acquire)
     }
 
-    pub(crate) fn stays(&self) -> bool {
-        self.stays.load(Ordering::Acquire)
+    pub(crate) fn keeps_driver(&self) -> bool {
+        self.keeps_driver.load(Ordering::Acquire)
     }
 
     pub(crate) fn limit(&self) -> Duration {
@@ -93,13 +93,13 @@ impl Departure {
         *self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the waits for the end. The first report counts.
+    /// Gives the report to those who wait for it. The first report counts.
     pub(crate) fn set_report(&self, report: ShutdownReport) {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(report);
         self.over.notify_all();
     }
 
-    /// Waits for the end; `None`: it did not come in time.
+    /// Waits for the report; `None`: it did not come in time.
     pub(crate) fn wait(&self, until: WallClock) -> Option<ShutdownReport> {
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         while report.is_none() {
@@ -114,30 +114,31 @@ impl Departure {
     }
 }
 
-/// The progress of the end.
-pub(crate) struct Leaving {
+/// The progress of a shutdown.
+pub(crate) struct ShutdownProgress {
     began: Instant,
-    /// Since when nothing is left to deliver.
+    /// When the last queued data was delivered.
     delivered_at: Option<Instant>,
     /// When the remaining connections were reset.
     reset_at: Option<Instant>,
     report: ShutdownReport,
-    /// Counts of ended connections at the beginning.
-    before: Ends,
+    /// The counts of ended connections when the shutdown began.
+    before: EndedConnections,
     over: bool,
 }
 
-/// Ended connections, by cause.
+/// Counts of connections that ended, by cause.
 #[derive(Clone, Copy)]
-struct Ends {
-    /// By a reset of the peer.
+struct EndedConnections {
+    /// The peer reset the connection.
     broken: u64,
+    /// The peer did not answer, or the device was lost.
     lost: u64,
-    /// By data that arrived after a close, which is answered by a reset.
+    /// Data that arrived after the close was answered by a reset.
     answered: u64,
 }
 
-impl Ends {
+impl EndedConnections {
     fn of(counters: &Counters) -> Self {
         Self {
             broken: counters.tcp_established_resets,
@@ -148,42 +149,43 @@ impl Ends {
 }
 
 impl Shared {
-    /// Requests the host's end within `limit`, without a lock. `stays`: the driver goes on.
-    pub(crate) fn ask_to_leave(&self, limit: Duration, stays: bool) {
+    /// Requests the shutdown within `limit`, without a lock. `keeps_driver`: the driver goes on.
+    pub(crate) fn request_shutdown(&self, limit: Duration, keeps_driver: bool) {
         let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        match self.departure.is_asked() {
-            false => self.departure.limit.store(nanos, Ordering::Release),
-            true => drop(self.departure.limit.fetch_min(nanos, Ordering::AcqRel)),
+        match self.shutdown.is_requested() {
+            false => self.shutdown.limit.store(nanos, Ordering::Release),
+            true => drop(self.shutdown.limit.fetch_min(nanos, Ordering::AcqRel)),
         }
-        if stays {
-            self.departure.stays.store(true, Ordering::Release);
+        if keeps_driver {
+            self.shutdown.keeps_driver.store(true, Ordering::Release);
         }
-        self.departure.asked.store(true, Ordering::Release);
-        self.kick();
+        self.shutdown.requested.store(true, Ordering::Release);
+        self.wake_driver();
     }
 
-    /// When an end that is requested now with `limit` is over at the latest.
-    pub(crate) fn latest_end(limit: Duration) -> WallClock {
+    /// When a shutdown that is requested now with `limit` is over at the latest.
+    pub(crate) fn latest_shutdown_end(limit: Duration) -> WallClock {
         // A bound, so that the sum does not overflow.
         const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
         WallClock::now() + limit.min(YEAR) + RESET_TIME + LATE
     }
 
-    /// Ends a host that has no driver: sends what the device takes, and resets all. Never waits.
+    /// Shuts down a host that has no driver: resets all connections, as far as the device has room. Never
+    /// waits.
     pub(crate) fn reset_all(&self) {
-        self.ask_to_leave(Duration::ZERO, false);
+        self.request_shutdown(Duration::ZERO, false);
         let Some(mut inner) = self.try_lock() else { return };
         let now = self.now();
-        let report = self.leave(&mut inner, now);
+        let report = self.step_shutdown(&mut inner, now);
         drop(inner);
-        report.into_iter().for_each(|report| self.departure.set_report(report));
+        report.into_iter().for_each(|report| self.shutdown.set_report(report));
     }
 
-    /// Takes the next step; returns the report when the end is over. The caller sets the report after it
-    /// has released the lock: the release drops the devices, so that others may open them.
-    pub(crate) fn leave(&self, inner: &mut Inner, now: Instant) -> Option<ShutdownReport> {
-        let report = inner.leave(now, self.departure.limit())?;
-        if !self.departure.stays() {
+    /// Takes the next step; returns the report when the shutdown is over. The caller sets the report after
+    /// it has released the lock: the release drops the devices, so that others may open them.
+    pub(crate) fn step_shutdown(&self, inner: &mut Inner, now: Instant) -> Option<ShutdownReport> {
+        let report = inner.step_shutdown(now, self.shutdown.limit())?;
+        if !self.shutdown.keeps_driver() {
             // The peer of a pair link sees its other end dropped.
             let devices = inner.devices.close();
             inner.discarded.extend(devices.into_iter().map(|device| Box::new(device) as _));
@@ -192,17 +194,17 @@ impl Shared {
     }
 
     /// Takes all steps on this thread; `None`: the lock is not available, or `until` has passed.
-    pub(crate) fn leave_here(&self, until: WallClock) -> Option<ShutdownReport> {
+    pub(crate) fn shut_down_here(&self, until: WallClock) -> Option<ShutdownReport> {
         loop {
-            if inside::is_called_by(self.id) {
+            if reentrancy::is_called_under_lock_of(self.id) {
                 return None;
             }
             let (mut inner, now) = self.lock_now();
-            let over = self.leave(&mut inner, now);
+            let over = self.step_shutdown(&mut inner, now);
             inner.turn(now);
             self.unlock_and_wake(inner);
             if let Some(report) = over {
-                self.departure.set_report(report);
+                self.shutdown.set_report(report);
                 self.hand_back();
                 return Some(report);
             }
@@ -210,81 +212,91 @@ impl Shared {
                 self.hand_back();
                 return None;
             }
-            driver::wait_for_device(self, Some(self.now() + LEAVE_LOOK));
+            driver::wait_for_device(self, Some(self.now() + SHUTDOWN_POLL));
         }
     }
 
-    /// Waits for the requested end; `None`: it did not come in time, or this thread must not wait.
-    pub(crate) fn wait_until_left(&self, until: WallClock) -> Option<ShutdownReport> {
-        if self.is_driven_by_waits() || self.is_driven_by_task() || inside::drives(self.id) {
-            return self.leave_here(until);
+    /// Waits for the requested shutdown; `None`: it was not over in time, or this thread must not wait.
+    pub(crate) fn wait_for_shutdown(&self, until: WallClock) -> Option<ShutdownReport> {
+        if self.is_driven_by_waits()
+            || self.is_driven_by_task()
+            || reentrancy::is_driver_of(self.id)
+        {
+            return self.shut_down_here(until);
         }
-        if inside::is_called_by(self.id) || inside::drives_any() {
+        if reentrancy::is_called_under_lock_of(self.id) || reentrancy::is_any_driver() {
             // The driver waits for the lock that this thread holds, or for its output.
-            return self.departure.report();
+            return self.shutdown.report();
         }
-        self.departure.wait(until)
+        self.shutdown.wait(until)
     }
 }
 
 impl Inner {
-    /// Takes the next step; returns the report when the end is over.
-    fn leave(&mut self, now: Instant, limit: Duration) -> Option<ShutdownReport> {
+    /// Takes the next step; returns the report when the shutdown is over.
+    fn step_shutdown(&mut self, now: Instant, limit: Duration) -> Option<ShutdownReport> {
         if self.failed {
             return Some(ShutdownReport::default());
         }
-        if self.leaving.is_none() {
-            self.leaving = Some(self.begin_to_leave(now));
+        if self.shutdown.is_none() {
+            self.shutdown = Some(self.begin_shutdown(now));
         }
-        if let Some(leaving) = self.leaving.as_ref().filter(|leaving| leaving.over) {
-            return Some(leaving.report);
+        if let Some(progress) = self.shutdown.as_ref().filter(|progress| progress.over) {
+            return Some(progress.report);
         }
         let left = self.stack.leftovers();
         let waits = left.packets || self.devices.is_blocked() || self.devices.delays_frames();
         let lost = self.devices.are_all_lost();
-        let leaving = self.leaving.as_mut()?;
-        if leaving.reset_at.is_none() && leaving.is_time(now, limit, left, waits) {
-            leaving.reset_at = Some(now);
-            leaving.report.reset += self.stack.abort_all(now);
+        let progress = self.shutdown.as_mut()?;
+        if progress.reset_at.is_none() && progress.is_reset_due(now, limit, left, waits) {
+            progress.reset_at = Some(now);
+            progress.report.reset += self.stack.abort_all(now);
             // Sends the resets.
             self.flush(now);
-            return self.leave(now, limit);
+            return self.step_shutdown(now, limit);
         }
-        let leaving = self.leaving.as_mut()?;
-        let since = leaving.reset_at?;
+        let progress = self.shutdown.as_mut()?;
+        let since = progress.reset_at?;
         if waits && now < since + RESET_TIME && !lost {
             return None;
         }
-        leaving.over = true;
-        let (before, ends) = (leaving.before, Ends::of(self.stack.counters()));
-        leaving.report.broken = (ends.broken - before.broken) as usize;
-        leaving.report.lost = (ends.lost - before.lost) as usize;
-        leaving.report.reset += (ends.answered - before.answered) as usize;
-        leaving.report.sent = !waits;
-        Some(leaving.report)
+        progress.over = true;
+        let (before, ends) = (progress.before, EndedConnections::of(self.stack.counters()));
+        progress.report.broken = (ends.broken - before.broken) as usize;
+        progress.report.lost = (ends.lost - before.lost) as usize;
+        progress.report.reset += (ends.answered - before.answered) as usize;
+        progress.report.sent = !waits;
+        Some(progress.report)
     }
 
-    fn begin_to_leave(&mut self, now: Instant) -> Leaving {
+    fn begin_shutdown(&mut self, now: Instant) -> ShutdownProgress {
         self.cause.get_or_insert_with(|| "the host was shut down".to_owned());
         // Services are dropped before their sockets are closed.
         let services = std::mem::take(&mut self.services);
         self.note_services();
         self.discarded.extend(services.into_iter().map(|s| Box::new(s.service) as _));
-        let before = Ends::of(self.stack.counters());
+        let before = EndedConnections::of(self.stack.counters());
         let (connections, reset) = self.stack.close_all(now);
         self.waiters.forget_all();
         self.note_down();
-        self.rings.look_at_all();
+        #[cfg(feature = "rings")]
+        self.rings.answer_all();
         self.flush(now);
         let report = ShutdownReport { connections, reset, ..ShutdownReport::default() };
         let (delivered_at, reset_at, over) = (None, None, false);
-        Leaving { began: now, delivered_at, reset_at, report, before, over }
+        ShutdownProgress { began: now, delivered_at, reset_at, report, before, over }
     }
 }
 
-impl Leaving {
+impl ShutdownProgress {
     /// Whether the remaining connections are to be reset now.
-    fn is_time(&mut self, now: Instant, limit: Duration, left: Leftovers, waits: bool) -> bool {
+    fn is_reset_due(
+        &mut self,
+        now: Instant,
+        limit: Duration,
+        left: Leftovers,
+        waits: bool,
+    ) -> bool {
         if now.saturating_since(self.began) >= limit {
             return true;
         }
