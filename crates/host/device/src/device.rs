@@ -45,7 +45,7 @@ pagewire_mem::counters! {
         rx_dropped_malformed,
         /// Received payload bytes.
         rx_payload_bytes,
-        /// Of these, bytes on a page boundary, or right behind their flow's previous bytes.
+        /// Received payload bytes on a page boundary, or right behind their flow's previous bytes.
         rx_aligned_bytes,
         /// Frames whose header length was predicted wrongly.
         rx_mispredicted,
@@ -93,7 +93,7 @@ impl From<DeviceError> for std::io::Error {
 
 /// Sends and receives frames. For one thread at a time.
 pub trait Device: Send {
-    /// What the device can do.
+    /// The device's capabilities.
     fn capabilities(&self) -> &Capabilities;
 
     /// Sends frames from the front of `frames`, as far as there is room; the rest stays. A frame

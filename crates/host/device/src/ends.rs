@@ -1,4 +1,4 @@
-//! What an end of a link sends and receives, for tests.
+//! Sending and receiving by an end of a link, for tests.
 
 use std::collections::VecDeque;
 

@@ -72,7 +72,7 @@ impl Default for FramesConfig {
 /// ```
 pub struct Frames {
     pair: PairEnd,
-    /// What the other side's memory had left with its last frame.
+    /// The room that the other side's memory had left with its last frame.
     room: Arc<AtomicUsize>,
 }
 
@@ -198,7 +198,7 @@ impl FramesEnd {
         // Before the frame is on its way.
         self.room.store(port.room(), Ordering::Relaxed);
         self.flush();
-        // One that found no room goes first next time; further ones are refused until then.
+        // A frame that found no room goes first next time; further ones are refused until then.
         Ok(())
     }
 

@@ -1,3 +1,5 @@
+//! A device of frames in a program's memory, from both of its sides.
+
 use pagewire_testkit::frames::{bytes_of, to_send};
 
 use super::*;
@@ -25,7 +27,7 @@ fn a_frame_is_copied_once_on_its_way_in_and_once_on_its_way_out() {
     assert_eq!(end.receive(&mut buffer), Some(800));
     assert_eq!(buffer[..800], frame(800, 2));
     assert_eq!(end.receive(&mut buffer), None);
-    // Of the first, 128 bytes are no payload: the head holds them.
+    // 128 bytes of the first are no payload: the head holds them.
     assert_eq!(end.ledger().get(CopyReason::DeviceRx), 1000 - 128);
     assert_eq!(end.ledger().get(CopyReason::DeviceTx), 800 - 14);
     assert_eq!(end.ledger().ours(), 0);

@@ -8,7 +8,7 @@ use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PacketBuf};
 
 use crate::device::{Device, DeviceError, forward_device};
 
-/// What answers frames below the stack.
+/// A server below the stack, which answers some frames of a link itself.
 pub trait Responder: Send {
     /// Answers that wait for room in the device. Frames beyond these get none.
     const ANSWERS: usize;
@@ -38,7 +38,7 @@ pub trait Responder: Send {
         None
     }
 
-    /// All frames of a burst were handled.
+    /// Ends a burst: all of its frames were handled.
     fn end_burst(&mut self) {}
 }
 
@@ -62,12 +62,12 @@ impl<D: Device, R: Responder> Intercept<D, R> {
         &self.device
     }
 
-    /// What answers.
+    /// The server.
     pub fn responder(&self) -> &R {
         &self.responder
     }
 
-    /// What answers, to change it.
+    /// The server, to change it.
     pub fn responder_mut(&mut self) -> &mut R {
         &mut self.responder
     }

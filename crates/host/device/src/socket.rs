@@ -1,4 +1,4 @@
-//! What links over Unix sockets have in common.
+//! Code that the links over Unix sockets share: capabilities, the pool, and software offload.
 
 use std::collections::VecDeque;
 use std::io;

@@ -99,9 +99,9 @@ pub(crate) fn receive(
 }
 
 /// A datagram that was received.
-pub(crate) struct Arrived {
+pub(crate) struct ReceivedDatagram {
     pub(crate) len: usize,
-    /// It was longer than there was room.
+    /// The datagram was longer than there was room.
     pub(crate) cut: bool,
     pub(crate) from: Name,
 }
@@ -111,7 +111,7 @@ pub(crate) fn receive_from(
     fd: BorrowedFd<'_>,
     writer: &mut PageWriter,
     most: usize,
-) -> io::Result<Arrived> {
+) -> io::Result<ReceivedDatagram> {
     let (runs, used, _) = spare(writer, most);
     let mut from = Name::NONE;
     // SAFETY: all zeroes is a valid `msghdr`: null pointers and lengths of zero.
@@ -124,7 +124,7 @@ pub(crate) fn receive_from(
     let got = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
     let len = check(got)?;
     from.len = message.msg_namelen;
-    Ok(Arrived { len, cut: message.msg_flags & libc::MSG_TRUNC != 0, from })
+    Ok(ReceivedDatagram { len, cut: message.msg_flags & libc::MSG_TRUNC != 0, from })
 }
 
 /// The writer's spare runs, cut to so many bytes: the vectors, how many are used, and their bytes.

@@ -27,7 +27,7 @@ use crate::socket_sys::{self, Name, Pieces};
 use crate::{Device, DeviceCounters, DeviceError, socket_path};
 use pagewire_mem::link::Capabilities;
 
-/// What a guest's side says first.
+/// The greeting, which a guest's side sends first.
 const GREETING: &[u8] = b"VFKT";
 
 /// A link over a Unix datagram socket, to vfkit, libkrun or another program that runs a guest.

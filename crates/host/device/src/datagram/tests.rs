@@ -1,3 +1,5 @@
+//! A link over Unix datagrams: who becomes its peer, and where frames stay that find no room.
+
 use pagewire_testkit::frames::{bytes_of, to_send};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -76,7 +78,7 @@ fn before_the_greeting_the_link_is_down_and_strangers_are_not_heard() {
     rig.say(&peer, &vec![7; 1519]);
     assert!(rig.receive().is_empty());
     assert_eq!(rig.link.counters().rx_dropped_malformed, 4);
-    // One that could not be answered does not become the peer.
+    // A socket without an address, which could not be answered, does not become the peer.
     let unnamed = UnixDatagram::unbound().unwrap();
     rig.say(&unnamed, b"VFKT");
     rig.say(&peer, &vec![7; 1518]);

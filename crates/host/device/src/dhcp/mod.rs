@@ -44,7 +44,7 @@ pub struct DhcpConfig {
 }
 
 impl DhcpConfig {
-    /// All addresses of a network except the stack's own, at most [`DHCP_MAX_LEASES`], for an hour.
+    /// Leases of all addresses of a network except the stack's own, at most [`DHCP_MAX_LEASES`], for an hour.
     ///
     /// # Errors
     /// `Config` if the network has no other address to give.
@@ -173,11 +173,11 @@ pub struct DhcpLease {
 
 /// A view of a server from outside of its device, on any thread.
 #[derive(Clone, Debug)]
-pub struct DhcpWatch(Arc<Mutex<Told>>);
+pub struct DhcpWatch(Arc<Mutex<DhcpState>>);
 
-/// What a view shows.
+/// The counters and leases that a view shows.
 #[derive(Debug, Default)]
-struct Told {
+struct DhcpState {
     counters: DhcpCounters,
     leases: Vec<DhcpLease>,
 }
@@ -185,15 +185,15 @@ struct Told {
 impl DhcpWatch {
     /// Counts so far.
     pub fn counters(&self) -> DhcpCounters {
-        self.told().counters
+        self.state().counters
     }
 
     /// Granted addresses, in rising order. Expired ones stay until their place is needed.
     pub fn leases(&self) -> Vec<DhcpLease> {
-        self.told().leases.clone()
+        self.state().leases.clone()
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn state(&self) -> MutexGuard<'_, DhcpState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -283,9 +283,9 @@ impl Responder for Answering {
     }
 
     fn end_burst(&mut self) {
-        let mut told = self.watch.told();
-        told.counters = self.server.counters;
-        told.leases.clear();
-        told.leases.extend(self.server.leases());
+        let mut state = self.watch.state();
+        state.counters = self.server.counters;
+        state.leases.clear();
+        state.leases.extend(self.server.leases());
     }
 }

@@ -1,4 +1,4 @@
-//! Who gets which address. Given a server for 10.0.0.1/24 that gives 10.0.0.10 to .12.
+//! The assignment of addresses, by a server for 10.0.0.1/24 that gives 10.0.0.10 to .12.
 
 use std::net::Ipv4Addr;
 
@@ -230,7 +230,7 @@ fn what_is_not_for_us_gets_no_answer() {
 fn settings_that_cannot_work_are_refused() {
     let network = |prefix| DhcpConfig::network(SERVER, prefix);
     let wide = network(8).expect("settings");
-    // Its own address is the first of the network, and not given.
+    // The server's own address is the first of the network, and not given.
     assert_eq!((wide.first, wide.last), (host(2), Ipv4Addr::new(10, 0, 1, 1)));
     let narrow = network(30).expect("settings");
     assert_eq!((narrow.first, narrow.last), (host(2), host(2)));

@@ -44,7 +44,7 @@ impl Link {
         (stack, back.iter().map(bytes_of).collect())
     }
 
-    /// The one answer to a client's request, of which the stack sees nothing.
+    /// Sends a client's request, of which the stack sees nothing; returns the only answer.
     fn ask(&mut self, request: &[u8]) -> Heard {
         let (stack, back) = self.send([frame(request, 42)]);
         assert_eq!((stack.len(), back.len()), (0, 1));
@@ -118,7 +118,7 @@ fn hear(bytes: &[u8], mac: [u8; 6]) -> Heard {
     }
 }
 
-/// What a client believes.
+/// The contents of an answer, as a client reads them.
 #[derive(Debug, PartialEq)]
 struct Said {
     kind: Kind,

@@ -78,7 +78,7 @@ pub enum Aqm {
 /// The frames that a fault wrapper changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultDirection {
-    /// All.
+    /// All frames.
     #[default]
     Both,
     /// Frames that the stack sends.

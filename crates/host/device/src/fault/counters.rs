@@ -1,4 +1,4 @@
-//! What a line did to frames, and a view of it from outside of the device.
+//! Counts of the faults of a line, and a view of them from outside of the device.
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 

@@ -16,7 +16,7 @@ use super::counters::FaultCounters;
 use super::queue::{Queue, Verdict};
 use crate::limits::{FAULT_HOLD, FAULT_MAX_FRAMES, FAULT_MAX_HELD, FAULT_OVERTAKERS};
 
-/// One direction of a bad line. Frames enter with [`handle`](Self::handle) and leave by
+/// A direction of a bad line. Frames enter with [`handle`](Self::handle) and leave by
 /// [`poll`](Self::poll) when they are due.
 #[derive(Clone, Debug)]
 pub struct FaultLine<T> {

@@ -1,4 +1,4 @@
-//! What a bad line does, seen from both of its ends, in virtual time; and the text of its settings.
+//! A bad line, seen from both of its ends, in virtual time; and the text of its settings.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn ms(n: u64) -> Instant {
     Instant::from_millis(n)
 }
 
-/// All that comes out, with the time it came.
+/// The frames that come out until a time, each with the time it came.
 fn drain(line: &mut FaultLine<u64>, until: Instant) -> Vec<(Instant, u64)> {
     let mut out = Vec::new();
     while let Some(at) = line.poll_timeout().filter(|&at| at <= until) {

@@ -49,7 +49,7 @@ pub struct Fault<D> {
     gone: bool,
 }
 
-/// One direction of a bad link: a [`FaultLine`] that also cuts and damages frames.
+/// A direction of a bad link: a [`FaultLine`] that also cuts and damages frames.
 pub struct FaultPath {
     line: FaultLine<PacketBuf>,
     medium: Medium,
@@ -314,7 +314,7 @@ fn damage_frame(
             flip(frame, at, 1 << random.below(8), ledger);
         }
     }
-    // All checksums were completed, so all can be verified.
+    // Every checksum was completed, so a receiver can verify it.
     for frame in &mut wire {
         frame.rx_checksum = RxChecksum::Unknown;
     }

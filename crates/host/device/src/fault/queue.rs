@@ -1,6 +1,6 @@
 //! The queue in front of a line's rate: its length, and its congestion signals.
 //!
-//! It is first in, first out and its rate is fixed, so the time at which a frame leaves is known
+//! The queue is first in, first out and its rate is fixed, so the time at which a frame leaves is known
 //! when it enters: every decision is made then, as a router makes it when it sends.
 
 use std::collections::VecDeque;
@@ -28,9 +28,9 @@ pub(super) enum Verdict {
     Send {
         /// When its last bit is sent.
         left: Instant,
-        /// How long it waits for its first bit.
+        /// How long the frame waits for its first bit.
         waited: Duration,
-        /// It is to be marked: the queue is too long.
+        /// The frame is to be marked: the queue is too long.
         congested: bool,
     },
     Full,

@@ -1,4 +1,4 @@
-//! What a stack sees of a bad link: on a pair, in virtual time.
+//! A bad link as a stack sees it: on a pair, in virtual time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -256,7 +256,7 @@ fn chances_are_those_of_packets_on_the_wire() {
     }
 }
 
-/// What went in and what became of it.
+/// Whether every packet that went in was delivered or counted as lost.
 fn adds_up(counts: FaultCounters) -> bool {
     let lost = counts.lost + counts.lost_queue_full + counts.lost_early + counts.lost_line_full;
     counts.offered + counts.duplicated == counts.delivered + lost

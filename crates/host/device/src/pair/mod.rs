@@ -1,5 +1,5 @@
 //! Variant of steps S6 and R1, over the pair link: two ends in one process, frames pass by value
-//! and payload by reference. Read `spsc` (the queue) and `bell` (the wake-ups) beside it.
+//! and payload by reference. Read `spsc` (the queue) and `wake_word` (the wake-ups) beside it.
 //!
 //! ```text
 //!   left end                                     right end
@@ -31,16 +31,16 @@ use crate::limits::{
 };
 use pagewire_mem::link::{Capabilities, HeaderSplit, Medium};
 
-use bell::{Bell, FRAMES, GONE, ROOM};
 use spsc::{Consumer, Producer};
+use wake_word::{FRAMES, GONE, ROOM, WakeWord};
 
-mod bell;
 mod spsc;
 #[cfg(test)]
 mod spsc_tests;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod wake_word;
 
 /// Settings of a pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Pair {
     /// As [`new`](Self::new), with settings.
     ///
     /// # Errors
-    /// Those of `new`, and [`DeviceError::Config`] if a setting is out of its range.
+    /// The errors of `new`, and [`DeviceError::Config`] if a setting is out of its range.
     pub fn with(config: PairConfig) -> Result<(PairEnd, PairEnd), DeviceError> {
         config.check()?;
         let (left_tx, right_rx) = spsc::ring(config.queue_frames);
@@ -107,7 +107,7 @@ impl Pair {
     }
 }
 
-/// One end of a pair.
+/// An end of a pair.
 pub struct PairEnd {
     capabilities: Capabilities,
     tx: Producer<PacketBuf>,
@@ -128,7 +128,7 @@ struct Peer(Arc<Waiter>);
 
 /// How an end sleeps: the word it sets, and the descriptor that its peer then writes to.
 struct Waiter {
-    bell: Bell,
+    wake_word: WakeWord,
     event: OwnedFd,
 }
 
@@ -292,7 +292,7 @@ impl Device for PairEnd {
             }
         }
         self.reclaim();
-        // It closes its two queues before it says so: everything it has sent is visible here.
+        // The peer closes its two queues before it reports that: everything it has sent is visible here.
         if count == 0 && self.tx.is_closed() && self.rx.available() == 0 {
             return Err(DeviceError::Closed);
         }
@@ -308,7 +308,7 @@ impl Device for PairEnd {
             self.disarm();
         }
         self.armed = true;
-        self.ours.bell.set(if self.blocked { FRAMES | ROOM } else { FRAMES });
+        self.ours.wake_word.set(if self.blocked { FRAMES | ROOM } else { FRAMES });
         // Check again, after the fence in `set`: the peer's earlier changes are visible. A peer that
         // went before that has rung nobody.
         let room = self.blocked && is_roomy(self.tx.free(), self.tx.capacity());
@@ -321,7 +321,7 @@ impl Device for PairEnd {
             return;
         }
         // Only a peer that took the word writes, and once; so polling costs no system call.
-        if self.ours.bell.clear() {
+        if self.ours.wake_word.clear() {
             self.unread_rings += 1;
         }
         if self.unread_rings > 0 {
@@ -353,7 +353,7 @@ fn is_roomy(free: usize, capacity: usize) -> bool {
 impl Peer {
     /// Wakes the peer if it sleeps and waits for this; `true` if that took a system call.
     fn wake(&self, what: u32) -> bool {
-        let rings = self.0.bell.claim(what);
+        let rings = self.0.wake_word.claim(what);
         if rings {
             self.0.ring();
         }
@@ -375,7 +375,7 @@ impl Waiter {
                 source: e.into(),
             }
         })?;
-        Ok(Self { bell: Bell::default(), event })
+        Ok(Self { wake_word: WakeWord::default(), event })
     }
 
     fn ring(&self) {

@@ -53,7 +53,7 @@ pub(crate) struct Producer<T> {
 /// The side that takes items. For one thread at a time.
 pub(crate) struct Consumer<T> {
     shared: Arc<Shared<T>>,
-    /// What the next pop takes; `released..next` is taken but not given back yet.
+    /// The index that the next pop takes; `released..next` is taken but not given back yet.
     next: usize,
     released: usize,
     /// The producer's index when last read.

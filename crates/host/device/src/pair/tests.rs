@@ -1,4 +1,4 @@
-//! What a pair promises, as seen through the `Device` trait.
+//! The promises of a pair, as seen through the `Device` trait.
 
 use std::collections::VecDeque;
 use std::time::Duration;

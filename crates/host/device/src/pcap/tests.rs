@@ -1,4 +1,4 @@
-//! What a capture holds, read back with an independent reader, and what it never does to traffic.
+//! The content of a capture, read back with an independent reader, and the traffic that it leaves alone.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};

@@ -14,7 +14,7 @@ pub enum SendBuffer {
     /// As much as there is memory: for virtual machines.
     #[default]
     Unlimited,
-    /// So many bytes. A frame of any length is taken while less is used, as sockets do.
+    /// A number of bytes. A frame of any length is taken while less is used, as sockets do.
     Bytes(usize),
 }
 

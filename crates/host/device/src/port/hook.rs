@@ -6,13 +6,13 @@ use crate::port::limits::MIN_ETHERNET;
 /// The hook's decision for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It passes to the stack.
+    /// The frame passes to the stack.
     Pass,
-    /// It is dropped, and counted.
+    /// The frame is dropped, and counted.
     Drop,
-    /// It goes back to the guest of its port.
+    /// The frame goes back to the guest of its port.
     SendBack,
-    /// It goes to the guest of another port; dropped, and counted, if there is none.
+    /// The frame goes to the guest of another port; dropped, and counted, if there is none.
     Redirect(PortId),
 }
 

@@ -88,7 +88,7 @@ impl core::fmt::Debug for PortConfig {
 /// How a writer writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteFlags {
-    /// It does not wait for room: vhost never does.
+    /// The writer does not wait for room: vhost never does.
     pub nonblock: bool,
     /// Payload is to stay in place, if it can.
     pub zerocopy: bool,
@@ -109,10 +109,10 @@ pub enum FrameChecksum {
     /// Nothing.
     #[default]
     Unknown,
-    /// It was verified (`VIRTIO_NET_HDR_F_DATA_VALID`).
+    /// The checksum was verified (`VIRTIO_NET_HDR_F_DATA_VALID`).
     Valid,
-    /// It is incomplete, which only matters if the frame is forwarded (`VIRTIO_NET_HDR_F_NEEDS_CSUM`):
-    /// to be summed from `start`, stored `offset` bytes from there.
+    /// The checksum is incomplete, which only matters if the frame is forwarded
+    /// (`VIRTIO_NET_HDR_F_NEEDS_CSUM`): to be summed from `start`, stored `offset` bytes from there.
     Partial {
         /// Where the sum begins.
         start: u16,
@@ -128,7 +128,7 @@ pub enum Path {
     Built,
     /// Copied to pages of its own, and charged.
     Accounted,
-    /// Its payload, if it has any, stayed in the writer's memory.
+    /// Payload, if the frame has any, stayed in the writer's memory.
     ZeroCopy,
 }
 

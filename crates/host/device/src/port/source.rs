@@ -7,7 +7,7 @@ use pagewire_mem::{CopyLedger, CopyReason, Frag, FragVec};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
 
-/// One frame of a writer. Everything in it is read at most once.
+/// A frame of a writer, whose bytes are read at most once.
 pub trait FrameSource {
     /// Bytes of the frame without the virtio header. The same at every call.
     fn len(&self) -> usize;

@@ -23,7 +23,7 @@ use pagewire_mem::link::headers::{self, Layout, Transport};
 type Fate = Result<Verdict, PortDrop>;
 
 /// Packets for the stack, each made in its final place: a packet has some 230 bytes.
-type Line = VecDeque<PacketBuf>;
+type FrameQueue = VecDeque<PacketBuf>;
 
 impl Port {
     /// Takes a frame from a writer. A frame for the stack is appended to `out`; one that a hook
@@ -55,7 +55,7 @@ impl Port {
         source: &mut S,
         how: WriteFlags,
         offload: Offload,
-        out: &mut Line,
+        out: &mut FrameQueue,
         ledger: &mut CopyLedger,
     ) -> Result<Path, PortError> {
         let len = source.len();
@@ -112,7 +112,7 @@ impl Port {
         source: &mut S,
         len: usize,
         offload: &Offload,
-        out: &mut Line,
+        out: &mut FrameQueue,
         ledger: &mut CopyLedger,
     ) -> Result<Fate, PortError> {
         let (need, shown) = (HEADROOM + len + self.tailroom(), self.shown(len));
@@ -137,7 +137,7 @@ impl Port {
         len: usize,
         how: WriteFlags,
         offload: &Offload,
-        out: &mut Line,
+        out: &mut FrameQueue,
         ledger: &mut CopyLedger,
     ) -> Result<Fate, PortError> {
         if !self.account.has_room(!how.nonblock) {
@@ -167,7 +167,7 @@ impl Port {
         source: &mut S,
         len: usize,
         offload: &Offload,
-        out: &mut Line,
+        out: &mut FrameQueue,
         ledger: &mut CopyLedger,
     ) -> Result<Fate, PortError> {
         if len > HEAD_CAPACITY {
@@ -193,7 +193,7 @@ impl Port {
         source: &mut S,
         len: usize,
         offload: &Offload,
-        out: &mut Line,
+        out: &mut FrameQueue,
     ) -> Option<Result<Fate, PortError>> {
         let mut head = [0; HEAD_CAPACITY];
         let shown = len.min(HEAD_CAPACITY);
@@ -217,7 +217,7 @@ impl Port {
         rest: usize,
         frags: FragVec,
         offload: &Offload,
-        out: &mut Line,
+        out: &mut FrameQueue,
     ) -> Result<Fate, PortError> {
         if frags.iter().map(Frag::len).sum::<usize>() != rest {
             return Err(PortError::Fault);
@@ -232,7 +232,7 @@ impl Port {
         let moved = start as isize - at as isize;
         let data = head.get(start..end).unwrap_or_default();
         let frame = Dissect { medium: self.medium, data, rest, offload, moved };
-        match frame.into_line(out, verdict)? {
+        match frame.into_queue(out, verdict)? {
             Ok(_) => fill_last(out, frags).map(|()| Ok(verdict)),
             Err(reason) => Ok(Err(reason)),
         }
@@ -240,7 +240,7 @@ impl Port {
 
     /// Sends the last packet in line where the hook decided: most stay in place.
     #[inline]
-    fn send_on(&mut self, fate: Fate, out: &mut Line) {
+    fn send_on(&mut self, fate: Fate, out: &mut FrameQueue) {
         match fate {
             Ok(Verdict::Pass) => {}
             Ok(to) => {
@@ -294,7 +294,7 @@ impl<S: FrameSource> Arriving<'_, S> {
         self,
         hook: &mut Option<Box<dyn EarlyHook>>,
         bytes: &mut [u8],
-        out: &mut Line,
+        out: &mut FrameQueue,
         ledger: &mut CopyLedger,
     ) -> Result<Result<(Verdict, Range<usize>), PortDrop>, PortError> {
         let Self { source, len, shown, medium, offload } = self;
@@ -313,7 +313,7 @@ impl<S: FrameSource> Arriving<'_, S> {
         let moved = start as isize - HEADROOM as isize;
         let data = bytes.get(start..end).unwrap_or_default();
         let frame = Dissect { medium, data, rest: 0, offload, moved };
-        let headers = frame.into_line(out, verdict);
+        let headers = frame.into_queue(out, verdict);
         let payload = match headers {
             Ok(Ok(headers)) => end - start - headers,
             _ => len,
@@ -324,7 +324,7 @@ impl<S: FrameSource> Arriving<'_, S> {
 }
 
 /// Gives the last packet in line its payload, or removes it: its source gave too many fragments.
-fn fill_last(out: &mut Line, frags: FragVec) -> Result<(), PortError> {
+fn fill_last(out: &mut FrameQueue, frags: FragVec) -> Result<(), PortError> {
     let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
     if frags.into_iter().all(|frag| packet.push_frag(frag).is_ok()) {
         return Ok(());
@@ -411,7 +411,11 @@ impl Dissect<'_> {
     /// yet. Returns how many bytes of `data` its head took: all, if there is a rest. On failure,
     /// the line is unchanged.
     #[inline]
-    fn into_line(self, out: &mut Line, to: Verdict) -> Result<Result<usize, PortDrop>, PortError> {
+    fn into_queue(
+        self,
+        out: &mut FrameQueue,
+        to: Verdict,
+    ) -> Result<Result<usize, PortDrop>, PortError> {
         let Self { medium, data, rest, offload, .. } = self;
         let len = data.len() + rest;
         // A tun takes nothing but IP.
@@ -444,7 +448,7 @@ impl Dissect<'_> {
             FrameChecksum::Partial { .. } if to == Verdict::Pass => {
                 Ok((RxChecksum::Valid, TxChecksum::Done))
             }
-            // Its next receiver has to complete it, from where it is now.
+            // The frame's next receiver has to complete the checksum, from where it is now.
             FrameChecksum::Partial { start, offset } => {
                 let start = usize::from(start).checked_add_signed(-self.moved);
                 let inside = |&at: &usize| at + usize::from(offset) + 2 <= len;

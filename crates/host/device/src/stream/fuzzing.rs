@@ -61,7 +61,7 @@ pub fn frames_stream(data: &[u8]) {
     assert!(link.pool_audit().is_none_or(|audit| audit.is_conserved()), "a page was lost");
 }
 
-/// What is at the front of a stream.
+/// The front of a stream, as a reference reads it.
 enum Next<'a> {
     Frame(&'a [u8]),
     Unfinished,

@@ -12,7 +12,7 @@ use crate::port::limits::MIN_ETHERNET;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// What has arrived and is not taken yet: at most one frame and what one call receives.
+/// Bytes that have arrived and are not taken yet: at most one frame and the bytes of one call.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     frags: VecDeque<Frag>,

@@ -45,7 +45,7 @@ const FRAME_PIECES: usize = 2 + pagewire_mem::MAX_FRAGS;
 
 /// A link over a Unix stream socket, to QEMU, libkrun or another program that runs a guest.
 ///
-/// One peer at a time. While none is there the link is down: frames to send are dropped and counted.
+/// The link has one peer at a time. While there is none the link is down: frames to send are dropped and counted.
 /// A peer that announces a frame of an impossible length is disconnected, and counted
 /// ([`rx_dropped_malformed`](DeviceCounters::rx_dropped_malformed)).
 ///
@@ -145,7 +145,7 @@ impl StreamLinkBuilder {
     }
 }
 
-/// What a look at the peer's socket found.
+/// The result of a read of the peer's socket.
 enum Read {
     Some,
     Nothing,

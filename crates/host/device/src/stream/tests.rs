@@ -1,3 +1,5 @@
+//! A link over a Unix stream: frames cut anywhere, peers that come and go, and the limits of both.
+
 use std::io::{Read, Write};
 
 use pagewire_mem::{CopyReason, HEAD_CAPACITY, Region, TxChecksum};
@@ -47,7 +49,7 @@ impl Rig {
         self.link.transmit(Instant::ZERO, frames, &mut self.ledger).unwrap();
     }
 
-    /// What the peer finds now.
+    /// The bytes that the peer finds now.
     fn sent(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         // Ends with `WouldBlock`; what came before is kept.
@@ -68,7 +70,7 @@ fn a_frame_goes_each_way_behind_its_length() {
     assert_eq!(rig.sent(), [framed(&one), framed(&two)].concat());
     let counters = rig.link.counters();
     assert_eq!((counters.rx_frames, counters.tx_frames), (2, 2));
-    // One call each to receive and to send.
+    // A call each to receive and to send.
     assert_eq!(counters.syscalls, 2);
     assert_eq!(rig.ledger.get(CopyReason::DeviceRx), 1000);
     assert_eq!(rig.ledger.get(CopyReason::DeviceTx), 1000);
@@ -204,7 +206,7 @@ fn without_pages_it_waits_and_loses_nothing() {
     let builder = StreamLink::builder().pool_bytes(SOCKET_MIN_POOL_BYTES);
     let mut link = builder.over(ours).unwrap();
     let (mut held, mut ledger) = (VecDeque::new(), CopyLedger::new());
-    // What arrived is held until no page is left.
+    // Arrived frames are held until no page is left.
     let mut sent = 0;
     while link.retry_at.is_none() {
         peer.write_all(&framed(&frame(1400, sent))).unwrap();

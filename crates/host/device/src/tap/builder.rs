@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::limits::{
-    LANE_BYTES, MAX_MTU, MAX_NAME, MAX_QUEUES, MIN_MTU, MIN_POOL_BYTES, POOL_BYTES, QUEUE_FRAMES,
-    SETTLE_PAUSE, SETTLE_TRIES, SPARE_LANES,
+    MAX_MTU, MAX_NAME, MAX_QUEUES, MIN_MTU, MIN_POOL_BYTES, POOL_BYTES, QUEUE_BYTES, QUEUE_FRAMES,
+    SETTLE_PAUSE, SETTLE_TRIES, SPARE_QUEUES,
 };
 use super::netlink::{Link, Netlink};
 use super::sys::{self, Queues, Step};
@@ -40,7 +40,7 @@ pub struct TapBuilder {
 /// another (over a Unix socket), which [adopts](TapBuilder::adopt) it and has no rights there.
 #[derive(Debug)]
 pub struct TapParts {
-    /// Its queues: the first is attached, the others are not, and are for bulk flows.
+    /// The queues: the first is attached, the others are not, and are for bulk flows.
     pub queues: Vec<OwnedFd>,
     /// Name of the network device.
     pub name: String,
@@ -112,11 +112,11 @@ impl TapBuilder {
     pub fn open_queues(self, queues: usize) -> Result<Vec<Tap>, DeviceError> {
         let settings = self.check(queues)?;
         let TapParts { queues: mut all, name, kernel_mac, mtu } = self.make(&settings, queues)?;
-        // Of one queue, the rest are spare.
+        // Where one queue was wanted, the others are spare.
         let mut spare = if queues == 1 { all.split_off(1.min(all.len())) } else { Vec::new() };
-        let known = Known { name, kernel_mac, mtu, queues };
+        let info = TapInfo { name, kernel_mac, mtu, queues };
         let taps = all.into_iter().map(|fd| {
-            self.over(fd, std::mem::take(&mut spare), settings.pool_bytes, known.clone())
+            self.over(fd, std::mem::take(&mut spare), settings.pool_bytes, info.clone())
         });
         taps.collect()
     }
@@ -144,9 +144,9 @@ impl TapBuilder {
         let mut queues = queues.into_iter();
         let none = || DeviceError::Config(format!("there is no queue of tap {name} to adopt"));
         let first = queues.next().ok_or_else(none)?;
-        let spare = queues.take(settings.lanes).collect();
-        let known = Known { name, kernel_mac, mtu, queues: 1 };
-        self.over(first, spare, settings.pool_bytes, known)
+        let spare = queues.take(settings.spare_queues).collect();
+        let info = TapInfo { name, kernel_mac, mtu, queues: 1 };
+        self.over(first, spare, settings.pool_bytes, info)
     }
 
     /// Attaches queues, and gives the kernel's side what the settings say.
@@ -201,9 +201,9 @@ impl TapBuilder {
         first: OwnedFd,
         spare: Vec<OwnedFd>,
         pool_bytes: usize,
-        known: Known,
+        info: TapInfo,
     ) -> Result<Tap, DeviceError> {
-        let Known { name, kernel_mac, mtu, queues } = known;
+        let TapInfo { name, kernel_mac, mtu, queues } = info;
         let mac = self.settings.mac.unwrap_or_else(|| derive_mac(kernel_mac));
         let card = Capabilities::offloading(mac, mtu);
         let capabilities = Capabilities { header_split: HeaderSplit::Predicted, queues, ..card };
@@ -237,8 +237,8 @@ impl TapBuilder {
         let pool_bytes = self.settings.pool_bytes.unwrap_or(POOL_BYTES);
         let addresses =
             self.host_addresses.iter().map(|text| parse_address(text)).collect::<Result<_, _>>()?;
-        let lanes = (pool_bytes / LANE_BYTES).saturating_sub(1).min(SPARE_LANES);
-        Ok(Settings { name: name.to_owned(), addresses, pool_bytes, lanes })
+        let spare_queues = (pool_bytes / QUEUE_BYTES).saturating_sub(1).min(SPARE_QUEUES);
+        Ok(Settings { name: name.to_owned(), addresses, pool_bytes, spare_queues })
     }
 }
 
@@ -247,12 +247,12 @@ struct Settings {
     addresses: Vec<(IpAddr, u8)>,
     pool_bytes: usize,
     /// Queues beside the first that a new device gets.
-    lanes: usize,
+    spare_queues: usize,
 }
 
-/// What is known of a device once it is there.
+/// The kernel's view of a device that is there.
 #[derive(Clone)]
-struct Known {
+struct TapInfo {
     name: String,
     kernel_mac: [u8; 6],
     mtu: usize,
@@ -268,7 +268,7 @@ fn attach_all(
     let name = &settings.name;
     if queues == 1
         && existing.is_none()
-        && let Some((first, mut spare, name)) = attach_own(name, settings.lanes)
+        && let Some((first, mut spare, name)) = attach_own(name, settings.spare_queues)
     {
         spare.insert(0, first);
         return Ok((spare, name));
@@ -308,8 +308,8 @@ fn attach_own(name: &str, spare: usize) -> Option<(OwnedFd, Vec<OwnedFd>, String
     Some((first, queues, name))
 }
 
-/// Attaches the first queue. An existing device takes only the kind of request it was made with.
-/// One made for many queues would share frames with another program: refused unless wanted.
+/// Attaches the first queue. An existing device takes only the kind of request it was made with. A device
+/// made for many queues would share frames with another program: refused unless wanted.
 fn attach_first(
     name: &str,
     multi_queue: bool,
@@ -405,7 +405,7 @@ fn attach_error(name: &str, step: Step, existed: bool, error: io::Error) -> Devi
     system(what, error)
 }
 
-/// What to do about a refusal, if that is known.
+/// Advice for a refusal, if there is any.
 fn needs(error: &io::Error) -> String {
     match errno(error) {
         Errno::PERM | Errno::ACCESS => {

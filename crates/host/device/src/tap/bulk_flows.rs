@@ -7,11 +7,11 @@
 //! But the kernel delivers a flow to the queue of a tap that last sent for it. So a tap that was
 //! made here has spare queues, detached until they are needed. A bulk flow that runs beside another
 //! one gets a spare queue: from then on its acknowledgements leave there, its data arrives there,
-//! and that queue's [`Lane`](super::Lane) reads it behind its last payload.
+//! and that queue's [`TapQueue`](super::TapQueue) reads it behind its last payload.
 //!
 //! ```text
-//!   lane 0   everything: the first bulk flow, small frames, new flows        --> pages of lane 0
-//!   lane 1   one bulk flow                                                   --> pages of lane 1
+//!   queue 0  everything: the first bulk flow, small frames, new flows        --> pages of queue 0
+//!   queue 1  one bulk flow                                                   --> pages of queue 1
 //!   …
 //! ```
 //!
@@ -20,18 +20,18 @@
 
 use pagewire_mem::PacketBuf;
 
-use super::limits::{LANE_IDLE, RECENT_FLOWS, RECENT_FRAMES, SMALL_PAYLOAD, TRUST};
+use super::limits::{FLOW_IDLE, RECENT_FLOWS, RECENT_FRAMES, SMALL_PAYLOAD, TRUST};
 use super::predict::FlowKey;
 use pagewire_mem::link::headers::{self, Transport};
 
-/// The flows that have spare lanes.
+/// The flows that have spare queues.
 #[derive(Debug)]
 pub(super) struct BulkFlows {
-    /// Slot `i` is lane `i + 1`'s.
+    /// Slot `i` is queue `i + 1`'s.
     slots: Vec<Slot>,
-    /// Slots that were ever given: their lanes are in use.
+    /// Slots that were ever given: their queues are in use.
     given: usize,
-    /// Recent bulk flows on lane 0.
+    /// Recent bulk flows on queue 0.
     recent: Vec<Candidate>,
     frames: u64,
 }
@@ -59,31 +59,31 @@ impl BulkFlows {
     }
 
     #[cfg(test)]
-    pub(super) fn lanes(&self) -> usize {
+    pub(super) fn queues(&self) -> usize {
         1 + self.given
     }
 
-    /// Reserves a lane for flows with rules: a flow that has it goes back to lane 0.
-    pub(super) fn reserve(&mut self, lane: usize) {
-        if let Some(slot) = lane.checked_sub(1).and_then(|slot| self.slots.get_mut(slot)) {
+    /// Reserves a queue for flows with rules: a flow that has it goes back to queue 0.
+    pub(super) fn reserve(&mut self, queue: usize) {
+        if let Some(slot) = queue.checked_sub(1).and_then(|slot| self.slots.get_mut(slot)) {
             *slot = Slot { reserved: true, ..Slot::default() };
         }
     }
 
-    pub(super) fn release(&mut self, lane: usize) {
-        if let Some(slot) = lane.checked_sub(1).and_then(|slot| self.slots.get_mut(slot)) {
+    pub(super) fn release(&mut self, queue: usize) {
+        if let Some(slot) = queue.checked_sub(1).and_then(|slot| self.slots.get_mut(slot)) {
             *slot = Slot::default();
         }
     }
 
-    /// Lanes from this one on are not available any more; flows keep lower ones.
-    pub(super) fn give_up_from(&mut self, lane: usize) {
-        self.slots.truncate(lane.saturating_sub(1));
+    /// Queues from this one on are not available any more; flows keep lower ones.
+    pub(super) fn give_up_from(&mut self, queue: usize) {
+        self.slots.truncate(queue.saturating_sub(1));
         self.given = self.given.min(self.slots.len());
     }
 
-    /// Notes a frame that came by `lane`; returns the lane that its flow has just got, if any.
-    pub(super) fn note(&mut self, lane: usize, packet: &PacketBuf) -> Option<usize> {
+    /// Notes a frame that came by `queue`; returns the queue that its flow has just got, if any.
+    pub(super) fn note(&mut self, queue: usize, packet: &PacketBuf) -> Option<usize> {
         if self.slots.is_empty() || packet.frag_len() <= SMALL_PAYLOAD {
             return None;
         }
@@ -98,8 +98,8 @@ impl BulkFlows {
             slot.last = now;
             return None;
         }
-        // A stray frame on another flow's lane does not compete for one.
-        if lane > 0 {
+        // A stray frame on another flow's queue does not compete for one.
+        if queue > 0 {
             return None;
         }
         let runs = |other: &Candidate| now - other.last <= RECENT_FRAMES;
@@ -116,7 +116,7 @@ impl BulkFlows {
             return None;
         }
         let free =
-            |slot: &Slot| !slot.reserved && (slot.key.is_none() || now - slot.last > LANE_IDLE);
+            |slot: &Slot| !slot.reserved && (slot.key.is_none() || now - slot.last > FLOW_IDLE);
         let slot = self.slots.iter().position(free)?;
         *candidate = Candidate::default();
         *self.slots.get_mut(slot)? = Slot { key: Some(key), last: now, reserved: false };
@@ -124,8 +124,8 @@ impl BulkFlows {
         Some(slot + 1)
     }
 
-    /// The lane by which a frame is to leave, so that its flow's data arrives there.
-    pub(super) fn lane_of(&self, packet: &PacketBuf) -> usize {
+    /// The queue by which a frame is to leave, so that its flow's data arrives there.
+    pub(super) fn queue_of(&self, packet: &PacketBuf) -> usize {
         if self.given == 0 {
             return 0;
         }

@@ -1,8 +1,10 @@
+//! The queue that each bulk flow of a tap gets.
+
 use bytes::Bytes;
 use pagewire_testkit::built;
 use pagewire_testkit::frames::{ip, received};
 
-use super::super::limits::SPARE_LANES;
+use super::super::limits::SPARE_QUEUES;
 use super::*;
 
 /// A TCP frame over IPv4 of the flow with these ports.
@@ -22,45 +24,45 @@ fn bulk(flow: u16) -> PacketBuf {
     frame(1000 + flow, 80, 60_000)
 }
 
-/// What acknowledges it.
+/// A frame that acknowledges flow `flow`.
 fn answer(flow: u16) -> PacketBuf {
     frame(80, 1000 + flow, 0)
 }
 
 #[test]
 fn one_bulk_flow_stays_where_it_is() {
-    let mut flows = BulkFlows::new(SPARE_LANES);
+    let mut flows = BulkFlows::new(SPARE_QUEUES);
     for i in 0..10_000 {
         assert_eq!(flows.note(0, &bulk(1)), None);
         assert_eq!(flows.note(0, &frame(2000 + i % 50, 80, 100)), None, "little data");
     }
-    assert_eq!(flows.lanes(), 1);
-    assert_eq!(flows.lane_of(&answer(1)), 0);
+    assert_eq!(flows.queues(), 1);
+    assert_eq!(flows.queue_of(&answer(1)), 0);
 }
 
 #[test]
-fn of_flows_that_take_turns_all_but_one_get_a_lane_and_their_answers_leave_there() {
-    let mut flows = BulkFlows::new(SPARE_LANES);
-    let mut lane = [0; 8];
+fn of_flows_that_take_turns_all_but_one_get_a_queue_and_their_answers_leave_there() {
+    let mut flows = BulkFlows::new(SPARE_QUEUES);
+    let mut queue = [0; 8];
     for _ in 0..100 {
-        for (flow, lane) in lane.iter_mut().enumerate() {
-            if let Some(given) = flows.note(*lane, &bulk(flow as u16)) {
-                assert_eq!(*lane, 0, "a flow gets a lane once");
-                *lane = given;
+        for (flow, queue) in queue.iter_mut().enumerate() {
+            if let Some(given) = flows.note(*queue, &bulk(flow as u16)) {
+                assert_eq!(*queue, 0, "a flow gets a queue once");
+                *queue = given;
             }
         }
     }
-    let mut lanes = lane.to_vec();
-    lanes.sort_unstable();
-    assert_eq!(lanes, [0, 1, 2, 3, 4, 5, 6, 7], "each its own");
-    for (flow, lane) in lane.into_iter().enumerate() {
-        assert_eq!(flows.lane_of(&answer(flow as u16)), lane);
+    let mut queues = queue.to_vec();
+    queues.sort_unstable();
+    assert_eq!(queues, [0, 1, 2, 3, 4, 5, 6, 7], "each its own");
+    for (flow, queue) in queue.into_iter().enumerate() {
+        assert_eq!(flows.queue_of(&answer(flow as u16)), queue);
     }
-    assert_eq!(flows.lane_of(&answer(99)), 0);
+    assert_eq!(flows.queue_of(&answer(99)), 0);
 }
 
 #[test]
-fn more_flows_than_lanes_share_the_first() {
+fn more_flows_than_queues_share_the_first() {
     let mut flows = BulkFlows::new(2);
     let mut given = 0;
     for _ in 0..50 {
@@ -68,26 +70,26 @@ fn more_flows_than_lanes_share_the_first() {
             given += usize::from(flows.note(0, &bulk(flow)).is_some());
         }
     }
-    assert_eq!((given, flows.lanes()), (2, 3));
+    assert_eq!((given, flows.queues()), (2, 3));
 }
 
 #[test]
-fn lane_of_a_flow_that_fell_silent_goes_to_another() {
+fn queue_of_a_flow_that_fell_silent_goes_to_another() {
     let mut flows = BulkFlows::new(1);
-    // Lets two flows take turns until one of them gets the lane; which, and after how many frames.
+    // Lets two flows take turns until one of them gets the queue; which, and after how many frames.
     let mut race = |a: u16, b: u16| {
-        let mut frames = [a, b].into_iter().cycle().zip(0..2 * LANE_IDLE);
+        let mut frames = [a, b].into_iter().cycle().zip(0..2 * FLOW_IDLE);
         frames.find(|(flow, _)| flows.note(0, &bulk(*flow)) == Some(1))
     };
     assert_eq!(race(1, 2), Some((1, 6)));
-    let (heir, frames) = race(2, 3).expect("the lane comes free");
-    assert!(frames >= LANE_IDLE - 1, "after {frames} frames");
-    assert_eq!(flows.lane_of(&answer(heir)), 1);
-    assert_eq!(flows.lane_of(&answer(1)), 0);
+    let (heir, frames) = race(2, 3).expect("the queue comes free");
+    assert!(frames >= FLOW_IDLE - 1, "after {frames} frames");
+    assert_eq!(flows.queue_of(&answer(heir)), 1);
+    assert_eq!(flows.queue_of(&answer(1)), 0);
 }
 
 #[test]
-fn without_spare_lanes_nothing_is_given() {
+fn without_spare_queues_nothing_is_given() {
     for mut flows in [BulkFlows::new(0), {
         let mut flows = BulkFlows::new(5);
         flows.give_up_from(1);
@@ -96,7 +98,7 @@ fn without_spare_lanes_nothing_is_given() {
         for flow in (0..4).cycle().take(100) {
             assert_eq!(flows.note(0, &bulk(flow)), None);
         }
-        assert_eq!(flows.lanes(), 1);
+        assert_eq!(flows.queues(), 1);
     }
 }
 
@@ -110,5 +112,5 @@ fn frames_that_are_no_tcp_are_nobodys() {
         assert_eq!(flows.note(0, &strange), None);
         assert_eq!(flows.note(0, &bulk(1)), None);
     }
-    assert_eq!(flows.lane_of(&strange), 0);
+    assert_eq!(flows.queue_of(&strange), 0);
 }

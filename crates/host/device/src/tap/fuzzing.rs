@@ -5,8 +5,8 @@ use std::os::unix::net::UnixDatagram;
 
 use pagewire_mem::{CopyLedger, PagePool, PageWriter};
 
-use super::lanes::Lane;
 use super::limits::{MIN_POOL_BYTES, VNET_HEADER};
+use super::queues::TapQueue;
 use super::{FRONT, Receiver};
 use crate::DeviceCounters;
 use pagewire_mem::link::Steering;
@@ -21,7 +21,7 @@ pub fn tap_frame(data: &[u8]) {
         return;
     };
     let mut receiver = Receiver { pool, small: PageWriter::new(), front: [0; FRONT] };
-    let (mut lane, mut steering) = (Lane::new(), Steering::private(1));
+    let (mut queue, mut steering) = (TapQueue::new(), Steering::private(1));
     let (mut counters, mut ledger) = (DeviceCounters::default(), CopyLedger::new());
     let (mut rest, mut held) = (data, Vec::new());
     while let Some((&length, after)) = rest.split_first_chunk::<2>() {
@@ -32,7 +32,7 @@ pub fn tap_frame(data: &[u8]) {
             continue;
         }
         if let Ok(Some((packet, _))) =
-            receiver.receive(ours.as_fd(), &mut lane, &mut steering, &mut counters, &mut ledger)
+            receiver.receive(ours.as_fd(), &mut queue, &mut steering, &mut counters, &mut ledger)
         {
             held.push((packet, message.get(VNET_HEADER..).unwrap_or_default()));
         }

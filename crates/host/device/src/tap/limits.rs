@@ -39,10 +39,10 @@ pub const TRUST: u8 = 4;
 pub const IDLE_FRAMES: u8 = 16;
 
 /// Bulk flows, beside the first, that get a queue: each takes up to half a MiB and a system call.
-pub const SPARE_LANES: usize = 15;
+pub const SPARE_QUEUES: usize = 15;
 
 /// Bytes of the pool for each: a run of adjacent pages (`mem`'s `HOT_PAGES`), and as much in use.
-pub const LANE_BYTES: usize = 4 << 20;
+pub const QUEUE_BYTES: usize = 4 << 20;
 
 /// Bulk frames after which a flow no longer counts as running beside another.
 pub const RECENT_FRAMES: u64 = 64;
@@ -51,10 +51,10 @@ pub const RECENT_FRAMES: u64 = 64;
 pub const RECENT_FLOWS: usize = RECENT_FRAMES as usize;
 
 /// Bulk frames of others (some 60 MB of super-frames) after which a flow's queue may be given away.
-pub const LANE_IDLE: u64 = 1024;
+pub const FLOW_IDLE: u64 = 1024;
 
 /// Frames read from one queue before the others have their turn, if there are several.
-pub const LANE_BURST: usize = 8;
+pub const QUEUE_BURST: usize = 8;
 
 /// Frames of the first queue, where that is never empty, that are read before those of a flow that got
 /// another queue: more than the largest window in super-frames. Frames that stay behind arrive out of order.

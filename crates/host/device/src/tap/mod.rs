@@ -1,7 +1,7 @@
 //! A tap device of the kernel, `/dev/net/tun` with virtio headers: what it is, and its settings.
 //!
 //! Read `send` (step S6) and `receive` (step R1: one scattering read per frame) first, then
-//! `predict` (where its payload should land), `bulk_flows` and `lanes` (several bulk flows at once),
+//! `predict` (where its payload should land), `bulk_flows` and `queues` (several bulk flows at once),
 //! `builder` (making the device), and the leaves `netlink` and `sys` (and the crate's `vnet`).
 //!
 //! Where the time goes, and what that decided:
@@ -21,12 +21,12 @@ mod builder;
 mod bulk_flows;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzzing;
-mod lanes;
-#[cfg(test)]
-mod lanes_tests;
 pub mod limits;
 mod netlink;
 mod predict;
+mod queues;
+#[cfg(test)]
+mod queues_tests;
 mod receive;
 mod send;
 mod sys;
@@ -43,13 +43,13 @@ use pagewire_mem::{
 use rustix::io::Errno;
 
 pub use builder::{TapBuilder, TapParts, loopback_up};
-use lanes::{Lane, TapQueues};
 use limits::VNET_HEADER;
+use queues::{TapQueue, TapQueues};
 
 use crate::{Device, DeviceCounters, DeviceError};
 use pagewire_mem::link::{Capabilities, Steering};
 
-/// One queue of a tap device, with memory of its own to receive into.
+/// A queue of a tap device, with memory of its own to receive into.
 ///
 /// A tap that this program made vanishes when its last queue is dropped.
 ///
@@ -77,7 +77,8 @@ struct Receiver {
     front: [u8; FRONT],
 }
 
-/// One byte more than fits a packet's head: a frame that leaves it unused was received whole.
+/// Bytes read in front of the payload: one more than fits a packet's head, so that a frame which leaves the last
+/// one unused was received whole.
 const FRONT: usize = VNET_HEADER + HEAD_CAPACITY + 1;
 
 impl Tap {
@@ -163,7 +164,7 @@ impl Device for Tap {
     }
 
     /// A tap that was made here has queues beside the first that can be given memory, which must be
-    /// private; others have the first only. The module `lanes` delivers frames to them.
+    /// private; others have the first only. The module `queues` delivers frames to them.
     fn steering(&mut self) -> Option<&mut Steering> {
         Some(&mut self.steering)
     }

@@ -47,7 +47,7 @@ pub(super) struct Seen<'a> {
     pub(super) end: usize,
 }
 
-/// What to do with a frame's payload, and how it landed.
+/// The decision about a frame's payload, by the place where it landed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Too little to pin a page: copied elsewhere, the next frame overwrites it.

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 use super::limits::{MAX_FRAME, SMALL_PAYLOAD, VNET_HEADER};
 use super::predict::{Seen, Verdict};
-use super::{Lane, Receiver, Tap, errno, sys};
+use super::{Receiver, Tap, TapQueue, errno, sys};
 use crate::limits::MIN_GSO_SIZE;
 use crate::vnet::{self, Received};
 use crate::{DeviceCounters, DeviceError};
@@ -43,8 +43,8 @@ impl Tap {
         queues.dedicate(steering);
         steering.drain();
         let mut received = 0;
-        let read = |fd: BorrowedFd<'_>, lane: &mut Lane| {
-            receiver.receive(fd, lane, steering, counters, ledger)
+        let read = |fd: BorrowedFd<'_>, queue: &mut TapQueue| {
+            receiver.receive(fd, queue, steering, counters, ledger)
         };
         let take = |packet| {
             frames.push_back(packet);
@@ -64,28 +64,28 @@ impl Tap {
 }
 
 impl Receiver {
-    /// Receives one frame by a lane, and returns the queue of the interface that its flow belongs
+    /// Receives one frame by a queue of the tap, and returns the queue of the interface that its flow belongs
     /// to; `None`: one was dropped, and counted.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
-        lane: &mut Lane,
+        queue: &mut TapQueue,
         steering: &mut Steering,
         counters: &mut DeviceCounters,
         ledger: &mut CopyLedger,
     ) -> io::Result<Option<(PacketBuf, usize)>> {
-        if lane.predictor.wants_fresh_page() {
-            lane.bulk.align();
+        if queue.predictor.wants_fresh_page() {
+            queue.bulk.align();
         }
-        let mut guess = lane.predictor.header_len();
+        let mut guess = queue.predictor.header_len();
         let mut limit = MAX_FRAME + 1 - guess;
-        if !self.reserve(lane, steering.memory_mut(lane.queue), limit) {
+        if !self.reserve(queue, steering.memory_mut(queue.interface_queue), limit) {
             // Without pages, frames that fit the head still come in: acknowledgements free pages.
             (guess, limit) = (HEAD_CAPACITY + 1, 0);
         }
         counters.syscalls += 1;
         let front = self.front.get_mut(..VNET_HEADER + guess).unwrap_or_default();
-        let n = sys::read_frame(fd, front, &mut lane.bulk, limit)?;
+        let n = sys::read_frame(fd, front, &mut queue.bulk, limit)?;
         let Some((header, len)) =
             self.front.first_chunk::<VNET_HEADER>().zip(n.checked_sub(VNET_HEADER))
         else {
@@ -100,14 +100,14 @@ impl Receiver {
             counters.rx_dropped_malformed += 1;
             return Ok(None);
         };
-        let packet = self.packet(lane, about, len, guess.min(len), counters, ledger);
-        let placed = packet.and_then(|packet| self.judge(packet, lane, steering, ledger));
+        let packet = self.packet(queue, about, len, guess.min(len), counters, ledger);
+        let placed = packet.and_then(|packet| self.judge(packet, queue, steering, ledger));
         match placed {
-            Ok((packet, queue)) => {
+            Ok((packet, interface_queue)) => {
                 counters.rx_frames += 1;
                 counters.rx_bytes += len as u64;
                 ledger.note(CopyReason::DeviceRx, packet.frag_len());
-                Ok(Some((packet, queue)))
+                Ok(Some((packet, interface_queue)))
             }
             Err(Lost::Malformed) => {
                 counters.rx_dropped_malformed += 1;
@@ -120,24 +120,29 @@ impl Receiver {
         }
     }
 
-    /// Makes sure that a lane has so many bytes spare: of registered memory while that has pages.
-    fn reserve(&mut self, lane: &mut Lane, memory: Option<&mut QueueMemory>, bytes: usize) -> bool {
-        lane.fill(memory.as_ref().map(|memory| memory.level()));
+    /// Makes sure that a queue has so many bytes spare: of registered memory while that has pages.
+    fn reserve(
+        &mut self,
+        queue: &mut TapQueue,
+        memory: Option<&mut QueueMemory>,
+        bytes: usize,
+    ) -> bool {
+        queue.fill(memory.as_ref().map(|memory| memory.level()));
         if let Some(memory) = memory {
-            if lane.short && memory.has(bytes) {
-                lane.bulk.abandon();
-                lane.short = false;
+            if queue.short && memory.has(bytes) {
+                queue.bulk.abandon();
+                queue.short = false;
             }
-            if !lane.short {
-                if memory.reserve(&mut lane.bulk, bytes) {
+            if !queue.short {
+                if memory.reserve(&mut queue.bulk, bytes) {
                     return true;
                 }
                 // Too few pages are reserved there for a frame.
-                lane.bulk.abandon();
-                lane.short = true;
+                queue.bulk.abandon();
+                queue.short = true;
             }
         }
-        lane.bulk.reserve(&mut self.pool, bytes)
+        queue.bulk.reserve(&mut self.pool, bytes)
     }
 
     /// Finds the queue that a frame's flow belongs to. On return the payload lies in that queue's memory,
@@ -145,29 +150,29 @@ impl Receiver {
     fn judge(
         &mut self,
         mut packet: PacketBuf,
-        lane: &Lane,
+        queue: &TapQueue,
         steering: &mut Steering,
         ledger: &mut CopyLedger,
     ) -> Result<(PacketBuf, usize), Lost> {
-        let queue = steering.queue_of(packet.head());
+        let interface_queue = steering.queue_of(packet.head());
         let payload = packet.frag_len();
-        let registered = lane.registered.as_ref().filter(|_| !lane.short);
-        if queue == lane.queue || payload == 0 {
-            if let Some(level) = &lane.registered
+        let registered = queue.registered.as_ref().filter(|_| !queue.short);
+        if interface_queue == queue.interface_queue || payload == 0 {
+            if let Some(level) = &queue.registered
                 && payload > SMALL_PAYLOAD
             {
-                let placed = if lane.short { 0 } else { payload };
+                let placed = if queue.short { 0 } else { payload };
                 level.note(placed, payload - placed);
             }
         } else {
-            if let Some(memory) = steering.memory_mut(queue) {
+            if let Some(memory) = steering.memory_mut(interface_queue) {
                 memory.level().note(0, payload);
             }
-            if registered.is_some() && lane.queue != 0 {
+            if registered.is_some() && queue.interface_queue != 0 {
                 self.move_out(&mut packet, ledger).ok_or(Lost::Memory)?;
             }
         }
-        Ok((packet, queue))
+        Ok((packet, interface_queue))
     }
 
     /// Moves a frame's payload out of registered memory, whose application sees its own flows only.
@@ -187,14 +192,14 @@ impl Receiver {
     /// Makes a packet of the `len` bytes just read: `split` in `front`, the rest behind the writer.
     fn packet(
         &mut self,
-        lane: &mut Lane,
+        queue: &mut TapQueue,
         about: Received,
         len: usize,
         split: usize,
         counters: &mut DeviceCounters,
         ledger: &mut CopyLedger,
     ) -> Result<PacketBuf, Lost> {
-        let (layout, shown) = self.layout(lane, len, split);
+        let (layout, shown) = self.layout(queue, len, split);
         let mut packet = PacketBuf::for_rx();
         packet.rx_checksum = about.checksum;
         packet.gso = about.gso(layout.as_ref()).map_err(|()| Lost::Malformed)?;
@@ -203,17 +208,17 @@ impl Receiver {
         // the head holds them whole and they need no page.
         let known = layout.filter(|l| l.transport != Transport::Other || len > HEAD_CAPACITY);
         let headers = known.map_or(len.min(HEAD_CAPACITY), |layout| layout.payload);
-        let shown = self.show(lane, headers, split, shown);
+        let shown = self.show(queue, headers, split, shown);
         let bytes = self.front.get(VNET_HEADER..VNET_HEADER + shown).unwrap_or_default();
         let payload = len - headers;
         let verdict = match known {
             Some(layout) => {
                 // Bytes beyond the IP packet's own length are padding, not payload.
                 let real = layout.end.min(len) - headers;
-                let at = lane.address(0) + headers.saturating_sub(split);
-                let end = lane.address(len.min(layout.end).saturating_sub(split));
+                let at = queue.address(0) + headers.saturating_sub(split);
+                let end = queue.address(len.min(layout.end).saturating_sub(split));
                 let seen = Seen { head: bytes, layout, payload: real, at, end };
-                let verdict = lane.predictor.observe(&seen);
+                let verdict = queue.predictor.observe(&seen);
                 counters.rx_payload_bytes += real as u64;
                 if let Verdict::Keep { aligned } = verdict {
                     counters.rx_mispredicted += u64::from(headers != split);
@@ -221,7 +226,7 @@ impl Receiver {
                 }
                 verdict
             }
-            None => lane.predictor.observe_other(payload),
+            None => queue.predictor.observe_other(payload),
         };
         let head = packet.append(headers).ok_or(Lost::Malformed)?;
         head.copy_from_slice(bytes.get(..headers).ok_or(Lost::Malformed)?);
@@ -229,8 +234,8 @@ impl Receiver {
             return Ok(packet);
         }
         let frags = match verdict {
-            Verdict::Small => self.copy_out(lane, headers, len, split, ledger),
-            Verdict::Keep { .. } => self.keep(lane, headers, len, split, ledger),
+            Verdict::Small => self.copy_out(queue, headers, len, split, ledger),
+            Verdict::Keep { .. } => self.keep(queue, headers, len, split, ledger),
         };
         for frag in frags.ok_or(Lost::Memory)? {
             packet.push_frag(frag).map_err(|_| Lost::Memory)?;
@@ -239,7 +244,7 @@ impl Receiver {
     }
 
     /// Finds the headers, moving more first bytes to `front` if needed; returns how many are there.
-    fn layout(&mut self, lane: &Lane, len: usize, split: usize) -> (Option<Layout>, usize) {
+    fn layout(&mut self, queue: &TapQueue, len: usize, split: usize) -> (Option<Layout>, usize) {
         let mut shown = split;
         loop {
             let bytes = self.front.get(VNET_HEADER..VNET_HEADER + shown).unwrap_or_default();
@@ -250,7 +255,7 @@ impl Receiver {
                 Err(ParseError::NotIp) => return (None, shown),
             };
             // Each turn moves more, up to the head's capacity.
-            let now = self.show(lane, need.min(len), split, shown);
+            let now = self.show(queue, need.min(len), split, shown);
             if now <= shown {
                 return (None, shown);
             }
@@ -259,20 +264,20 @@ impl Receiver {
     }
 
     /// Moves the frame's first `want` bytes to `front` as far as they fit: `shown` are there.
-    fn show(&mut self, lane: &Lane, want: usize, split: usize, shown: usize) -> usize {
+    fn show(&mut self, queue: &TapQueue, want: usize, split: usize, shown: usize) -> usize {
         let want = want.min(HEAD_CAPACITY);
         if want <= shown {
             return shown;
         }
         let to = self.front.iter_mut().skip(VNET_HEADER + split);
-        let from = lane.bulk.spare_bytes(want - split).flatten();
+        let from = queue.bulk.spare_bytes(want - split).flatten();
         split + to.zip(from).map(|(to, from)| *to = *from).count()
     }
 
     /// Copies a small payload out of the bulk data's way.
     fn copy_out(
         &mut self,
-        lane: &Lane,
+        queue: &TapQueue,
         headers: usize,
         len: usize,
         split: usize,
@@ -290,7 +295,7 @@ impl Receiver {
         }
         // Header bytes beyond the split come first in the pages.
         let mut skip = headers.saturating_sub(split);
-        for bytes in lane.bulk.spare_bytes(len - split) {
+        for bytes in queue.bulk.spare_bytes(len - split) {
             pack(bytes.get(skip.min(bytes.len())..)?)?;
             skip = skip.saturating_sub(bytes.len());
         }
@@ -300,7 +305,7 @@ impl Receiver {
     /// Leaves the payload in place.
     fn keep(
         &mut self,
-        lane: &mut Lane,
+        queue: &mut TapQueue,
         headers: usize,
         len: usize,
         split: usize,
@@ -319,7 +324,7 @@ impl Receiver {
         }
         let (mut left, mut skip) = (len - split, headers.saturating_sub(split));
         while left > 0 {
-            let mut frag = lane.bulk.commit(left);
+            let mut frag = queue.bulk.commit(left);
             if frag.is_empty() {
                 return None;
             }
@@ -351,7 +356,7 @@ impl Received {
     }
 }
 
-impl Lane {
+impl TapQueue {
     /// Uses pages of this memory, or of the tap's own, from here on.
     pub(super) fn fill(&mut self, memory: Option<&Arc<Level>>) {
         let same = match (memory, &self.registered) {

@@ -12,7 +12,7 @@ use crate::limits::TAP_REFUSED_FRAMES;
 use crate::vnet;
 
 enum Sent {
-    /// It is sent, or lost for good.
+    /// The frame is sent, or lost for good.
     Done,
     /// There is no room now, keep it.
     NoRoom,

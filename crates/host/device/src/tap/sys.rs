@@ -35,7 +35,7 @@ pub(super) enum Queues {
     ManyOfNew,
 }
 
-/// Of `linux/if_tun.h`: only make a device, do not open an existing one.
+/// `linux/if_tun.h`: only make a device, do not open an existing one.
 const IFF_TUN_EXCL: c_int = 0x8000;
 const TUNSETQUEUE: c_ulong = 0x4004_54d9;
 const IFF_ATTACH_QUEUE: c_int = 0x0200;

@@ -61,7 +61,7 @@ impl Rig {
         frames
     }
 
-    /// What the kernel got, virtio header first.
+    /// The bytes that the kernel got, virtio header first.
     fn sent(&self) -> Vec<u8> {
         let mut buffer = vec![0; 70_000];
         let n = self.kernel.recv(&mut buffer).unwrap();

@@ -55,7 +55,7 @@ const READ: u16 = 0;
 /// `IOCB_FLAG_RESFD`: `event_fd` is signalled on completion.
 const TELL: u32 = 1;
 
-/// One for the process: the system has few, and releasing one takes milliseconds.
+/// The context of the whole process: the system has few, and releasing one takes milliseconds.
 static SHARED: OnceLock<Aio> = OnceLock::new();
 
 impl Aio {
@@ -85,7 +85,7 @@ impl Aio {
     ///
     /// # Errors
     /// Where `fd` is no eventfd, or the kernel has no memory.
-    pub(super) fn tell(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    pub(super) fn signal(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match self.submit(fd) {
             // Unread events fill their queue; they are not needed.
             Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use super::allowance::FrontEndLimits;
 use super::control::{Control, Source, listen};
-use super::events::{Bell, Events};
+use super::events::{Events, WakeEvent};
 use super::limits::{BY_REFERENCE, MAX_QUEUE_PAIRS};
+use super::port_state::PortState;
 use super::receive::Receiver;
 use super::session::Session;
-use super::standing::Standing;
 use super::{VhostUser, features};
 use crate::DeviceError;
 use crate::limits::{MAX_MTU, MIN_MTU};
@@ -132,19 +132,19 @@ impl VhostUserBuilder {
     fn start(self, source: Source, path: &Path) -> Result<VhostUser, DeviceError> {
         self.check()?;
         let pairs = self.queue_pairs.unwrap_or(1);
-        let bell = Arc::new(Bell::new().map_err(descriptors)?);
-        let events = Arc::new(Events::new(&bell).map_err(descriptors)?);
+        let wake = Arc::new(WakeEvent::new().map_err(descriptors)?);
+        let events = Arc::new(Events::new(&wake).map_err(descriptors)?);
         let mut config = PortConfig::new(Medium::Ethernet);
         config.pool_bytes = self.settings.pool_bytes.unwrap_or(config.pool_bytes);
-        let (send_buffer, waker) = (self.send_buffer, Arc::clone(&bell));
+        let (send_buffer, waker) = (self.send_buffer, Arc::clone(&wake));
         (config.send_buffer, config.table) = (send_buffer, self.table);
-        config.wake = Some(Arc::new(move || waker.ring()));
+        config.wake = Some(Arc::new(move || waker.wake()));
         let pool_bytes = config.pool_bytes;
         let port = Port::new(config).map_err(|e| {
             system(format!("map {pool_bytes} bytes to receive into"), io::Error::other(e))
         })?;
         let receiver = Receiver::new(port, self.by_reference.unwrap_or(BY_REFERENCE));
-        let standing = Standing::new(&bell, pairs, self.limits, self.trusted).map_err(|e| {
+        let port_state = PortState::new(&wake, pairs, self.limits, self.trusted).map_err(|e| {
             let hint = match e.raw_os_error() {
                 Some(libc::EAGAIN) => "raise fs.aio-max-nr",
                 _ => "this needs a kernel with asynchronous I/O, io_setup(2)",
@@ -157,7 +157,7 @@ impl VhostUserBuilder {
                 e,
             )
         })?;
-        let session = Session::new(features::offered(pairs), &events, &standing);
+        let session = Session::new(features::offered(pairs), &events, &port_state);
         let control = Control::start(session, source)
             .map_err(|e| system("start a thread for the socket".into(), e))?;
         let mac = self.settings.mac.unwrap_or_else(|| derive_mac(path));

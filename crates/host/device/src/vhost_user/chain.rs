@@ -9,9 +9,9 @@ use super::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Desc, Ring};
 /// Descriptors of an indirect table that are copied at once.
 const TABLE: usize = 16;
 
-/// What is wrong with a chain.
+/// The reason why a chain is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lie {
+pub(super) enum ChainError {
     Next,
     TooLong,
     Address,
@@ -21,7 +21,7 @@ pub(super) enum Lie {
     Header,
 }
 
-impl Lie {
+impl ChainError {
     pub(super) fn count(self, counters: &mut VhostCounters) {
         *match self {
             Self::Next => &mut counters.bad_next,
@@ -45,7 +45,7 @@ pub(super) enum Purpose {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct ChainLength {
     pub(super) len: usize,
     /// Descriptors of the ring that the guest cannot use meanwhile; a table is one.
     pub(super) descriptors: u16,
@@ -65,25 +65,25 @@ impl Walk<'_> {
         head: u16,
         purpose: Purpose,
         pieces: &mut Vec<Piece>,
-    ) -> Result<Found, Lie> {
+    ) -> Result<ChainLength, ChainError> {
         let (mut index, mut total) = (head, 0);
         for descriptors in 1..=self.ring.size() {
-            let desc = self.ring.desc(index).ok_or(Lie::Next)?;
+            let desc = self.ring.desc(index).ok_or(ChainError::Next)?;
             if desc.flags & DESC_INDIRECT != 0 {
                 // Virtio 1.2, section 2.7.5.3.1: a driver must not set both flags.
                 if !self.indirect || desc.flags & DESC_NEXT != 0 {
-                    return Err(Lie::Indirect);
+                    return Err(ChainError::Indirect);
                 }
                 let len = self.table(desc, total, purpose, pieces)?;
-                return Ok(Found { len, descriptors });
+                return Ok(ChainLength { len, descriptors });
             }
             total = self.add(desc, total, purpose, pieces)?;
             if desc.flags & DESC_NEXT == 0 {
-                return Ok(Found { len: total, descriptors });
+                return Ok(ChainLength { len: total, descriptors });
             }
             index = desc.next;
         }
-        Err(Lie::TooLong)
+        Err(ChainError::TooLong)
     }
 
     /// Walks the descriptors of an indirect table, read only in copies of a few at a time.
@@ -93,32 +93,32 @@ impl Walk<'_> {
         mut total: usize,
         purpose: Purpose,
         pieces: &mut Vec<Piece>,
-    ) -> Result<usize, Lie> {
+    ) -> Result<usize, ChainError> {
         let (bytes, size) = (table.len as usize, usize::from(self.ring.size()));
         if bytes == 0 || !bytes.is_multiple_of(16) || bytes / 16 > size {
-            return Err(Lie::Indirect);
+            return Err(ChainError::Indirect);
         }
         let at = self.memory.find(table.addr, bytes).filter(|at| at.len == bytes);
-        let at = at.ok_or(Lie::Address)?;
-        let window = self.memory.window(&at).ok_or(Lie::Address)?;
+        let at = at.ok_or(ChainError::Address)?;
+        let window = self.memory.window(&at).ok_or(ChainError::Address)?;
         // The part of the table that `copy` holds, in descriptors; drivers fill tables front to back.
         let (mut copy, mut first, mut have) = ([0u8; TABLE * 16], 0, 0);
         let mut index = 0;
         for _ in 0..bytes / 16 {
             if index >= bytes / 16 {
-                return Err(Lie::Next);
+                return Err(ChainError::Next);
             }
             if index < first || index >= first + have {
                 first = index;
                 have = (bytes / 16 - index).min(TABLE);
-                let part = copy.get_mut(..have * 16).ok_or(Lie::Indirect)?;
+                let part = copy.get_mut(..have * 16).ok_or(ChainError::Indirect)?;
                 if window.read(at.offset + first * 16, part) != have * 16 {
-                    return Err(Lie::Address);
+                    return Err(ChainError::Address);
                 }
             }
-            let desc = parse(&copy, index - first).ok_or(Lie::Next)?;
+            let desc = parse(&copy, index - first).ok_or(ChainError::Next)?;
             if desc.flags & DESC_INDIRECT != 0 {
-                return Err(Lie::Indirect);
+                return Err(ChainError::Indirect);
             }
             total = self.add(desc, total, purpose, pieces)?;
             if desc.flags & DESC_NEXT == 0 {
@@ -126,7 +126,7 @@ impl Walk<'_> {
             }
             index = usize::from(desc.next);
         }
-        Err(Lie::TooLong)
+        Err(ChainError::TooLong)
     }
 
     /// Adds one buffer, behind `total` bytes of others. It may be empty.
@@ -136,19 +136,21 @@ impl Walk<'_> {
         total: usize,
         purpose: Purpose,
         pieces: &mut Vec<Piece>,
-    ) -> Result<usize, Lie> {
+    ) -> Result<usize, ChainError> {
         let len = desc.len as usize;
         let (write, len) = match purpose {
-            Purpose::Read(limit) if len > limit.saturating_sub(total) => return Err(Lie::Length),
+            Purpose::Read(limit) if len > limit.saturating_sub(total) => {
+                return Err(ChainError::Length);
+            }
             Purpose::Read(_) => (false, len),
             Purpose::Write(limit) => (true, len.min(limit.saturating_sub(total))),
         };
         if (desc.flags & DESC_WRITE != 0) != write {
-            return Err(Lie::Direction);
+            return Err(ChainError::Direction);
         }
         let (mut at, mut left) = (desc.addr, len);
         while left > 0 {
-            let piece = self.memory.find(at, left).ok_or(Lie::Address)?;
+            let piece = self.memory.find(at, left).ok_or(ChainError::Address)?;
             left -= piece.len;
             at = at.wrapping_add(piece.len as u64);
             match pieces.last_mut() {

@@ -22,11 +22,11 @@ use vhost::vhost_user::message::FrontendReq;
 use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut};
 
 use super::allowance::Pace;
-use super::events::Bell;
+use super::events::WakeEvent;
 use super::features;
 use super::limits::{ENDING, LOOK, RECONNECT};
+use super::port_state::PortState;
 use super::session::Session;
-use super::standing::Standing;
 use crate::socket_path::bind_anew;
 
 /// Bytes of the message that enables a ring.
@@ -42,10 +42,10 @@ pub(super) struct Shared {
     session: Arc<Mutex<Session>>,
     /// The device found the session in use, and is to be woken when it is free.
     wanted: AtomicBool,
-    standing: Arc<Standing>,
+    port_state: Arc<PortState>,
     link: Mutex<Link>,
     /// Rung to end the thread.
-    end: Bell,
+    end: WakeEvent,
 }
 
 /// The session, in use until this is dropped. Fields are dropped in order: first the lock.
@@ -66,11 +66,11 @@ struct Link {
 
 /// The origin of front ends.
 pub(super) enum Source {
-    /// They connect to this socket, which is removed in the end.
+    /// Front ends connect to this socket, which is removed in the end.
     Listen(UnixListener, PathBuf),
-    /// They listen.
+    /// The front end listens at this path.
     Connect(PathBuf),
-    /// One connected front end, and no other.
+    /// A connected front end, and no other.
     Stream(UnixStream),
     /// No further front end.
     Spent,
@@ -93,8 +93,8 @@ impl Shared {
     }
 
     /// The session, for the device, which never waits: a message may take as long as its front end
-    /// likes. `None`: it is in use, and the bell is rung when it is free.
-    pub(super) fn look(&self) -> Option<MutexGuard<'_, Session>> {
+    /// likes. `None`: it is in use, and the wake is rung when it is free.
+    pub(super) fn try_session(&self) -> Option<MutexGuard<'_, Session>> {
         let try_lock = || match self.session.try_lock() {
             Ok(session) => Some(session),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -113,7 +113,7 @@ impl Shared {
     pub(super) fn wait(&self, limit: Duration) -> Option<MutexGuard<'_, Session>> {
         let until = Instant::now() + limit;
         loop {
-            let session = self.look();
+            let session = self.try_session();
             if session.is_some() || Instant::now() >= until {
                 return session;
             }
@@ -125,7 +125,7 @@ impl Shared {
     fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::Relaxed) {
-            self.standing.bell.ring();
+            self.port_state.wake.wake();
         }
     }
 
@@ -136,13 +136,13 @@ impl Shared {
 
 impl Control {
     pub(super) fn start(session: Session, source: Source) -> io::Result<Self> {
-        let standing = Arc::clone(&session.standing);
+        let port_state = Arc::clone(&session.port_state);
         let shared = Arc::new(Shared {
             session: Arc::new(Mutex::new(session)),
             wanted: AtomicBool::new(false),
-            standing,
+            port_state,
             link: Mutex::default(),
-            end: Bell::new()?,
+            end: WakeEvent::new()?,
         });
         let ours = Arc::clone(&shared);
         let (ends, ended) = mpsc::channel();
@@ -168,10 +168,10 @@ impl Drop for Control {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
         drop(link);
-        self.shared.end.ring();
+        self.shared.end.wake();
         match (self.ended.recv_timeout(ENDING), self.thread.take()) {
             (Err(RecvTimeoutError::Disconnected), Some(thread)) => drop(thread.join()),
-            // It ends when it can.
+            // The thread ends when it can.
             _ => {
                 tracing::warn!("vhost-user: the thread for the socket is held up, and left behind")
             }
@@ -201,7 +201,7 @@ impl Drop for Wake<'_> {
 
 impl Shared {
     fn run(&self, mut source: Source) {
-        let mut pace = self.standing.allowance.pace();
+        let mut pace = self.port_state.allowance.pace();
         while !self.ends_before_turn(&pace)
             && let Some(stream) = self.next(&mut source)
         {
@@ -210,7 +210,7 @@ impl Shared {
             if matches!(source, Source::Spent) {
                 self.session().spend();
             }
-            // One that hangs up at once is not called again without a pause.
+            // A front end that hangs up at once is not called again without a pause.
             if matches!(source, Source::Connect(_)) && self.ends_before(None) {
                 break;
             }

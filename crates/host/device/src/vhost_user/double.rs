@@ -6,7 +6,7 @@
 //!   memory: [transmit ring][receive ring][transmit buffers ...][receive buffers ...]
 //! ```
 //!
-//! One queue pair, one thread. Every transmit buffer is one descriptor that holds the virtio header
+//! A guest has one queue pair and one thread. Every transmit buffer is one descriptor that holds the virtio header
 //! and the frame; [`Guest::send_super`] makes a chain of pages behind a header, as a kernel would.
 
 use std::io;

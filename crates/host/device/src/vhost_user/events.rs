@@ -12,14 +12,14 @@ const EVENTS: usize = 16;
 
 /// An eventfd of this process.
 #[derive(Debug)]
-pub(super) struct Bell(OwnedFd);
+pub(super) struct WakeEvent(OwnedFd);
 
-impl Bell {
+impl WakeEvent {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    pub(super) fn ring(&self) {
+    pub(super) fn wake(&self) {
         // Fails only when 2^64 - 1 signals are unread; then the reader is awake anyhow.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
@@ -36,9 +36,9 @@ pub(super) struct Events {
 }
 
 impl Events {
-    pub(super) fn new(bell: &Bell) -> io::Result<Self> {
+    pub(super) fn new(wake: &WakeEvent) -> io::Result<Self> {
         let events = Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? };
-        events.watch(bell.fd())?;
+        events.watch(wake.fd())?;
         Ok(events)
     }
 
@@ -90,7 +90,7 @@ impl Signals {
             return None;
         }
         if matches!(self, Self::Write) {
-            // So that a full counter does not block; a trusted front end does not undo this.
+            // Without this, a full counter would block; a trusted front end does not undo it.
             rustix::io::ioctl_fionbio(&fd, true).ok()?;
         }
         Some(fd)
@@ -103,7 +103,7 @@ impl Signals {
             return false;
         }
         match self {
-            Self::Kernel(aio) => aio.tell(fd.as_fd()).is_ok(),
+            Self::Kernel(aio) => aio.signal(fd.as_fd()).is_ok(),
             // A full counter is unread: the guest has a signal pending.
             Self::Write => {
                 let written = rustix::io::write(fd, &1u64.to_ne_bytes());
@@ -113,36 +113,37 @@ impl Signals {
     }
 }
 
-/// An eventfd of the other side, and whether a signal is owed.
+/// An eventfd of the other side, and whether a signal is pending.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct PeerEvent {
     fd: Option<OwnedFd>,
-    owed: bool,
+    pending: bool,
 }
 
-impl Line {
+impl PeerEvent {
+    /// Replaces the eventfd; a pending signal is forgotten.
     pub(super) fn set(&mut self, fd: Option<OwnedFd>) {
-        *self = Self { fd, owed: false };
+        *self = Self { fd, pending: false };
     }
 
     pub(super) fn is_there(&self) -> bool {
         self.fd.is_some()
     }
 
-    /// Whether the kernel refused a signal: [`retry`](Self::retry).
-    pub(super) fn is_owed(&self) -> bool {
-        self.owed
+    /// Whether the kernel refused a signal, which [`retry`](Self::retry) sends again.
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending
     }
 
-    /// Signals it; `false`: the kernel refused, and the signal is owed from now on.
+    /// Signals it; `false`: the kernel refused, and the signal is pending from now on.
     pub(super) fn signal(&mut self, signals: &Signals) -> bool {
-        self.owed = self.fd.as_ref().is_some_and(|fd| !signals.send(fd));
-        !self.owed
+        self.pending = self.fd.as_ref().is_some_and(|fd| !signals.send(fd));
+        !self.pending
     }
 
-    /// Sends an owed signal; `true`: there was one, and it is sent.
+    /// Sends an pending signal; `true`: there was one, and it is sent.
     pub(super) fn retry(&mut self, signals: &Signals) -> bool {
-        self.owed && self.signal(signals)
+        self.pending && self.signal(signals)
     }
 }
 

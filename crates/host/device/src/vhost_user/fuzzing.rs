@@ -15,13 +15,13 @@ use vhost::vhost_user::{BackendReqHandler, VhostUserBackendReqHandlerMut};
 
 use super::allowance::FrontEndLimits;
 use super::double::layout;
-use super::events::{Bell, Events};
+use super::events::{Events, WakeEvent};
 use super::features;
 use super::limits::MAX_FRAME;
 use super::memory::Announced;
+use super::port_state::PortState;
 use super::receive::Receiver;
 use super::session::Session;
-use super::standing::Standing;
 use super::transmit::Sender;
 use super::vring::Addresses;
 use super::window::Window;
@@ -52,13 +52,13 @@ struct Bench {
 
 impl Bench {
     fn new(features: u64) -> Option<Self> {
-        let bell = Arc::new(Bell::new().ok()?);
-        let events = Arc::new(Events::new(&bell).ok()?);
+        let wake = Arc::new(WakeEvent::new().ok()?);
+        let events = Arc::new(Events::new(&wake).ok()?);
         let mut config = PortConfig::new(Medium::Ethernet);
         config.pool_bytes = MIN_POOL_BYTES;
         let receiver = Receiver::new(Port::new(config).ok()?, 200);
-        let standing = Standing::new(&bell, 1, FrontEndLimits::default(), false).ok()?;
-        let mut session = Session::new(features::offered(1), &events, &standing);
+        let port_state = PortState::new(&wake, 1, FrontEndLimits::default(), false).ok()?;
+        let mut session = Session::new(features::offered(1), &events, &port_state);
         session.features = features & features::offered(1);
         let region = Region::memfd_shared("fuzz", MEMORY).ok()?;
         let file = File::from(region.fd()?.try_clone_to_owned().ok()?);

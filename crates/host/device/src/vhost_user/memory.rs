@@ -14,7 +14,7 @@ pub(super) struct Announced {
     pub(super) guest: u64,
     pub(super) user: u64,
     pub(super) len: u64,
-    /// Its offset in its file.
+    /// The region's offset in its file.
     pub(super) offset: u64,
 }
 
@@ -47,7 +47,7 @@ pub(super) enum MemoryError {
     Map(#[from] MapError),
 }
 
-/// All regions. Cloned, and replaced as a whole, when it changes; fragments keep their window.
+/// The regions of a guest. Cloned, and replaced as a whole, when one changes; fragments keep their window.
 #[derive(Clone, Debug)]
 pub(super) struct Memory {
     slots: Vec<Slot>,

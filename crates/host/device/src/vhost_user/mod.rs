@@ -36,11 +36,11 @@ mod features;
 pub(crate) mod fuzzing;
 pub mod limits;
 mod memory;
+mod port_state;
 mod receive;
 mod returned;
 mod ring;
 mod session;
-mod standing;
 #[cfg(test)]
 mod tests;
 mod transmit;
@@ -156,7 +156,7 @@ impl VhostMonitor {
     pub fn counters(&self) -> VhostCounters {
         let session = self.0.session();
         let held = session.vrings.iter().map(|vring| u64::from(vring.held())).sum();
-        let (bytes, mappings) = session.standing.allowance.used();
+        let (bytes, mappings) = session.port_state.allowance.used();
         let (mapped_bytes, mappings) = (bytes as u64, mappings as u64);
         VhostCounters { held, mapped_bytes, mappings, ..session.counters }
     }
@@ -187,10 +187,10 @@ impl Device for VhostUser {
             self.sender.rest();
             return Ok(());
         }
-        // Its holder rings the bell when done; until then the frames wait.
-        let Some(mut session) = self.control.shared().look() else { return Ok(()) };
+        // The session's holder wakes the device when done; until then the frames wait.
+        let Some(mut session) = self.control.shared().try_session() else { return Ok(()) };
         self.sender.send_all(&mut session, frames, &mut self.counters, ledger);
-        self.retry_at = session.owes_signals().then(|| now + SIGNAL_RETRY);
+        self.retry_at = session.has_pending_signals().then(|| now + SIGNAL_RETRY);
         Ok(())
     }
 
@@ -203,8 +203,8 @@ impl Device for VhostUser {
     ) -> Result<usize, DeviceError> {
         self.receiver.port.end_turn();
         self.receiver.blocked = false;
-        let Some(mut session) = self.control.shared().look() else { return Ok(0) };
-        if session.owes_signals() {
+        let Some(mut session) = self.control.shared().try_session() else { return Ok(0) };
+        if session.has_pending_signals() {
             session.retry_signals();
         }
         let pairs = session.vrings.len() / 2;
@@ -228,7 +228,7 @@ impl Device for VhostUser {
         if looked > 0 {
             session.port = *self.receiver.port.counters();
         }
-        self.retry_at = session.owes_signals().then(|| now + SIGNAL_RETRY);
+        self.retry_at = session.has_pending_signals().then(|| now + SIGNAL_RETRY);
         match frames.len() - before {
             0 if session.spent => Err(DeviceError::Closed),
             received => Ok(received),
@@ -246,8 +246,8 @@ impl Device for VhostUser {
     fn arm(&mut self) -> bool {
         self.armed = true;
         let mut ready = self.receiver.blocked && self.receiver.port.wait_for_room();
-        let Some(mut session) = self.control.shared().look() else { return ready };
-        // Its wake reports the first of them only.
+        let Some(mut session) = self.control.shared().try_session() else { return ready };
+        // The list of returned heads reports its first entry only.
         ready |= self.sender.has_returned(&self.receiver.port);
         for (index, vring) in session.vrings.iter_mut().enumerate() {
             if index % 2 == 1 {
@@ -268,7 +268,7 @@ impl Device for VhostUser {
         }
         self.events.clear();
         self.counters.syscalls += 1;
-        if let Some(mut session) = self.control.shared().look() {
+        if let Some(mut session) = self.control.shared().try_session() {
             session.vrings.iter_mut().for_each(Vring::disarm);
         }
     }

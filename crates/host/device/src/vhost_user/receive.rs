@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, FragVec, PacketBuf, RxChecksum};
 
-use super::chain::{Found, Lie, Purpose, Walk};
+use super::chain::{ChainError, ChainLength, Purpose, Walk};
 use super::counters::VhostCounters;
 use super::features;
 use super::limits::{GUEST_HEADER, MAX_FRAME};
@@ -43,7 +43,7 @@ struct Chain<'a> {
     vring: &'a mut Vring,
     pieces: &'a [Piece],
     head: u16,
-    /// Its number of the ring's descriptors.
+    /// The number of the ring's descriptors in the chain.
     descriptors: u16,
     /// Bytes of the virtio header, which comes first.
     header: usize,
@@ -95,7 +95,7 @@ impl Receiver {
                     count(lie, lies, counters);
                     Some(false)
                 }
-                Ok(Found { len, descriptors }) => {
+                Ok(ChainLength { len, descriptors }) => {
                     let len = len.saturating_sub(header);
                     let pieces = std::mem::take(&mut self.pieces);
                     let chain = Chain {
@@ -138,11 +138,11 @@ impl Receiver {
         let read = header.get_mut(..chain.header).is_some_and(|header| chain.gather(0, header));
         let vnet = header.first_chunk::<VNET_HEADER>().filter(|_| read);
         let Some(vnet) = vnet else {
-            count(Lie::Length, lies, counters);
+            count(ChainError::Length, lies, counters);
             return Some(false);
         };
         let Some(about) = vnet::decode(vnet, chain.len) else {
-            let lie = if chain.len == 0 { Lie::Length } else { Lie::Header };
+            let lie = if chain.len == 0 { ChainError::Length } else { ChainError::Header };
             count(lie, lies, counters);
             return Some(false);
         };
@@ -172,9 +172,9 @@ impl Receiver {
                 self.blocked = true;
                 return None;
             }
-            Err(PortError::Offload) => count(Lie::Header, lies, counters),
-            Err(PortError::Length(_)) => count(Lie::Length, lies, counters),
-            Err(PortError::Fault) => count(Lie::Address, lies, counters),
+            Err(PortError::Offload) => count(ChainError::Header, lies, counters),
+            Err(PortError::Length(_)) => count(ChainError::Length, lies, counters),
+            Err(PortError::Fault) => count(ChainError::Address, lies, counters),
             Err(_) => counters.rx_dropped_memory += 1,
         }
         Some(chain.taken)
@@ -182,7 +182,7 @@ impl Receiver {
 }
 
 /// Counts a frame that was dropped for invalid input.
-fn count(lie: Lie, lies: &mut VhostCounters, counters: &mut DeviceCounters) {
+fn count(lie: ChainError, lies: &mut VhostCounters, counters: &mut DeviceCounters) {
     lie.count(lies);
     counters.rx_dropped_malformed += 1;
 }

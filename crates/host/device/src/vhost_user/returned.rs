@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use super::allowance::RingShare;
-use super::events::Bell;
+use super::events::WakeEvent;
 
 /// Ends the list.
 const NIL: u32 = u32::MAX;
@@ -15,7 +15,7 @@ pub(super) struct ReturnedHeads {
     top: AtomicU32,
     /// `next[head]` is the head pushed before `head`.
     next: Box<[AtomicU32]>,
-    bell: Arc<Bell>,
+    wake: Arc<WakeEvent>,
     /// The device sleeps, and is to be woken.
     awaited: AtomicBool,
     /// The share of a ring whose descriptors may be held, until none is.
@@ -24,11 +24,11 @@ pub(super) struct ReturnedHeads {
 
 impl ReturnedHeads {
     /// An empty list, for a ring of `size`.
-    pub(super) fn new(size: u16, bell: &Arc<Bell>, share: Option<RingShare>) -> Arc<Self> {
+    pub(super) fn new(size: u16, wake: &Arc<WakeEvent>, share: Option<RingShare>) -> Arc<Self> {
         Arc::new(Self {
             top: AtomicU32::new(NIL),
             next: (0..size).map(|_| AtomicU32::new(NIL)).collect(),
-            bell: Arc::clone(bell),
+            wake: Arc::clone(wake),
             awaited: AtomicBool::new(false),
             share,
         })
@@ -54,7 +54,7 @@ impl ReturnedHeads {
         }
     }
 
-    /// Rings the bell when the next head comes back. `true`: there is one already.
+    /// Rings the wake when the next head comes back. `true`: there is one already.
     pub(super) fn await_one(&self) -> bool {
         // SeqCst, as the list's push is: either this sees the head, or its thread sees the mark.
         self.awaited.store(true, Ordering::SeqCst);
@@ -73,7 +73,7 @@ impl ReturnedHeads {
             }
         }
         if self.awaited.load(Ordering::SeqCst) && self.awaited.swap(false, Ordering::SeqCst) {
-            self.bell.ring();
+            self.wake.wake();
         }
     }
 }

@@ -30,7 +30,7 @@ const NO_NOTIFY: u16 = 1;
 // The ring's numbers are little-endian (Virtio 1.2, section 1.4), and used without conversion.
 const _: () = assert!(cfg!(target_endian = "little"), "written for little-endian machines");
 
-/// One descriptor, as it was read.
+/// A descriptor, as it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Desc {
     pub(super) addr: u64,
@@ -45,7 +45,7 @@ impl Desc {
         Self { addr, len: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
     }
 
-    /// Its second eight bytes.
+    /// The second eight bytes of the descriptor.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn rest(&self) -> u64 {
         u64::from(self.len) | u64::from(self.flags) << 32 | u64::from(self.next) << 48

@@ -19,7 +19,7 @@ use super::events::Events;
 use super::features;
 use super::limits::{GUEST_HEADER, MAX_MEMORY_REGIONS, MAX_QUEUE_SIZE};
 use super::memory::{Announced, Memory, MemoryError};
-use super::standing::Standing;
+use super::port_state::PortState;
 use super::vring::{Addresses, Vring};
 use crate::limits::VNET_HEADER;
 use crate::port::PortCounters;
@@ -37,7 +37,7 @@ pub(super) struct Session {
     /// No front end will connect any more.
     pub(super) spent: bool,
     pub(super) events: Arc<Events>,
-    pub(super) standing: Arc<Standing>,
+    pub(super) port_state: Arc<PortState>,
     /// The port's counts, as of the last burst.
     pub(super) port: PortCounters,
     /// The last refusal, in words.
@@ -46,7 +46,7 @@ pub(super) struct Session {
 
 impl Session {
     /// Whether a signal to a guest or a front end was refused by the kernel.
-    pub(super) fn owes_signals(&self) -> bool {
+    pub(super) fn has_pending_signals(&self) -> bool {
         self.vrings.iter().any(Vring::owes_signal)
     }
 
@@ -55,18 +55,18 @@ impl Session {
         vrings.iter_mut().for_each(|vring| vring.retry_signals(counters));
     }
 
-    pub(super) fn new(offered: u64, events: &Arc<Events>, standing: &Arc<Standing>) -> Self {
+    pub(super) fn new(offered: u64, events: &Arc<Events>, port_state: &Arc<PortState>) -> Self {
         Self {
             offered,
             features: 0,
             protocol: 0,
-            memory: Memory::new(&standing.allowance),
-            vrings: (0..2 * standing.pairs).map(|_| Vring::new(standing)).collect(),
+            memory: Memory::new(&port_state.allowance),
+            vrings: (0..2 * port_state.pairs).map(|_| Vring::new(port_state)).collect(),
             counters: VhostCounters::default(),
             connected: false,
             spent: false,
             events: Arc::clone(events),
-            standing: Arc::clone(standing),
+            port_state: Arc::clone(port_state),
             port: PortCounters::default(),
             refused: None,
         }
@@ -90,17 +90,17 @@ impl Session {
     pub(super) fn end(&mut self) {
         for vring in &mut self.vrings {
             vring.stop(&self.events);
-            *vring = Vring::new(&self.standing);
+            *vring = Vring::new(&self.port_state);
         }
-        self.memory = Memory::new(&self.standing.allowance);
+        self.memory = Memory::new(&self.port_state.allowance);
         (self.features, self.protocol) = (0, 0);
         self.connected = false;
-        self.standing.bell.ring();
+        self.port_state.wake.wake();
     }
 
     pub(super) fn spend(&mut self) {
         self.spent = true;
-        self.standing.bell.ring();
+        self.port_state.wake.wake();
     }
 
     pub(super) fn has(&self, feature: u64) -> bool {
@@ -133,7 +133,7 @@ impl Session {
     /// Takes the eventfd of a message.
     fn event_fd(&mut self, fd: Option<File>) -> Result<Option<OwnedFd>> {
         let Some(fd) = fd else { return Ok(None) };
-        match self.standing.signals.take(OwnedFd::from(fd)) {
+        match self.port_state.signals.take(OwnedFd::from(fd)) {
             Some(fd) => Ok(Some(fd)),
             None => {
                 self.counters.bad_event_fds += 1;
@@ -215,7 +215,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         files: Vec<File>,
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
-        let mut memory = Memory::new(&self.standing.allowance);
+        let mut memory = Memory::new(&self.port_state.allowance);
         let mut each = regions.iter().zip(files);
         let added = each.try_for_each(|(region, file)| memory.add(announced(region), file));
         self.replace_memory(added.map(|()| memory))?;
@@ -273,14 +273,14 @@ impl VhostUserBackendReqHandlerMut for Session {
         let fd = self.event_fd(fd)?;
         let enable = !self.has(features::PROTOCOL_FEATURES);
         let vring = self.vrings.get_mut(usize::from(index)).ok_or(Error::InvalidParam)?;
-        // All front ends mean by "The ring starts when a kick is received" that its descriptor is.
+        // Front ends read "The ring starts when a kick is received" as: when the kick's descriptor is.
         if !vring.is_started() && vring.start(&self.memory).is_none() {
             self.counters.bad_rings += 1;
             return Err(Error::InvalidParam);
         }
         vring.set_kick(fd, &self.events);
         vring.enabled |= enable;
-        self.standing.bell.ring();
+        self.port_state.wake.wake();
         Ok(())
     }
 
@@ -315,7 +315,7 @@ impl VhostUserBackendReqHandlerMut for Session {
 
     fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
         self.vring(index)?.enabled = enable;
-        self.standing.bell.ring();
+        self.port_state.wake.wake();
         Ok(())
     }
 

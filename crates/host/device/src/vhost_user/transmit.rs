@@ -37,9 +37,9 @@ type Short = (usize, u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     Done,
-    /// There is no room now: so many buffers are too few. Further ones came meanwhile.
+    /// There is no room now: this number of buffers is too small. Further ones came meanwhile.
     Later(u16),
-    /// It can never be sent.
+    /// The frame can never be sent.
     Never,
 }
 
@@ -121,7 +121,7 @@ impl Sender {
                 }
             }
         }
-        // They are ordinary frames, which the caller keeps.
+        // Segments that found no buffer are ordinary frames, which the caller keeps.
         while let Some(packet) = self.cut.pop_back() {
             frames.push_front(packet);
         }
@@ -262,7 +262,7 @@ impl Sender {
                         Err(lie) => lie.count(lies),
                     }
                     self.pieces.truncate(before);
-                    // It is returned empty, behind those that the frame has begun in, in order.
+                    // The bad buffer is returned empty, behind those that the frame has begun in, in order.
                     self.chains.push((head, 0));
                     vring.advance(taken + 1);
                     for &(head, _) in &self.chains {
@@ -274,7 +274,7 @@ impl Sender {
             room += len;
             self.chains.push((head, len));
             if !mergeable && room < need {
-                // It would never fit this guest's buffers.
+                // The frame would never fit this guest's buffers.
                 return Sent::Never;
             }
         }

@@ -1,4 +1,4 @@
-//! One ring of a guest, from the device's side: the heads taken, given back and held.
+//! [`Vring`]: a ring of a guest, from the device's side, with the heads taken, given back and held.
 //!
 //! ```text
 //!        driver's available index
@@ -13,12 +13,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use super::counters::VhostCounters;
-use super::events::{Events, Line};
+use super::events::{Events, PeerEvent};
 use super::limits::HELD_SHARE;
 use super::memory::Memory;
+use super::port_state::PortState;
 use super::returned::ReturnedHeads;
 use super::ring::{Ring, avail_bytes, desc_bytes, used_bytes};
-use super::standing::Standing;
 
 /// The addresses of a ring, in the front end's own terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,10 +35,10 @@ pub(super) struct Vring {
     /// The front end has enabled it.
     pub(super) enabled: bool,
     pub(super) event_index: bool,
-    standing: Arc<Standing>,
+    port_state: Arc<PortState>,
     /// Present while the ring is started.
     ring: Option<Ring>,
-    /// It was invalid; nothing moves until it is set up anew.
+    /// The ring was invalid; nothing moves until it is set up anew.
     broken: bool,
     next_avail: u16,
     next_used: u16,
@@ -48,9 +48,9 @@ pub(super) struct Vring {
     parked: Option<Parked>,
     kick: Option<OwnedFd>,
     /// Interrupts the guest.
-    call: Line,
+    call: PeerEvent,
     /// Signals a broken ring to the front end.
-    error: Line,
+    error: PeerEvent,
 }
 
 /// Descriptors that fragments hold.
@@ -72,23 +72,23 @@ struct Parked {
 }
 
 impl Vring {
-    pub(super) fn new(standing: &Arc<Standing>) -> Self {
+    pub(super) fn new(port_state: &Arc<PortState>) -> Self {
         Self {
             size: 0,
             addresses: None,
             enabled: false,
             event_index: false,
-            standing: Arc::clone(standing),
+            port_state: Arc::clone(port_state),
             ring: None,
             broken: false,
             next_avail: 0,
             next_used: 0,
             published: 0,
-            held: HeldHeads::none(standing),
+            held: HeldHeads::none(port_state),
             parked: None,
             kick: None,
-            call: Line::default(),
-            error: Line::default(),
+            call: PeerEvent::default(),
+            error: PeerEvent::default(),
         }
     }
 
@@ -125,7 +125,7 @@ impl Vring {
         };
         self.held = match self.parked.take().filter(same) {
             Some(parked) => parked.held,
-            None => HeldHeads::new(self.size, &self.standing),
+            None => HeldHeads::new(self.size, &self.port_state),
         };
         self.ring = Some(ring);
         self.broken = false;
@@ -156,14 +156,14 @@ impl Vring {
             self.drain_into(&ring);
             if self.published != self.next_used {
                 ring.set_used_index(self.next_used);
-                self.call.signal(&self.standing.signals);
+                self.call.signal(&self.port_state.signals);
             }
             self.parked = Some(Parked {
                 size: self.size,
                 addresses: self.addresses,
                 next_avail: self.next_avail,
                 next_used: self.next_used,
-                held: std::mem::replace(&mut self.held, HeldHeads::none(&self.standing)),
+                held: std::mem::replace(&mut self.held, HeldHeads::none(&self.port_state)),
             });
         }
         self.set_kick(None, events);
@@ -176,7 +176,7 @@ impl Vring {
             events.forget(old.as_fd());
         }
         if let Some(kick) = &self.kick {
-            // Fails only for lack of memory; then the bell's next ring wakes the device.
+            // Fails only for lack of memory; then the wake's next ring wakes the device.
             let _ = events.watch(kick.as_fd());
         }
     }
@@ -185,16 +185,16 @@ impl Vring {
         // Earlier entries were signalled on another descriptor, or on none, as by QEMU at the
         // start. A needless interrupt only makes the guest check its ring.
         self.call.set(call);
-        self.call.signal(&self.standing.signals);
+        self.call.signal(&self.port_state.signals);
     }
 
     /// Whether the kernel refused a signal that is to be sent again.
     pub(super) fn owes_signal(&self) -> bool {
-        self.call.is_owed() || self.error.is_owed()
+        self.call.is_pending() || self.error.is_pending()
     }
 
     pub(super) fn retry_signals(&mut self, counters: &mut VhostCounters) {
-        let signals = &self.standing.signals;
+        let signals = &self.port_state.signals;
         counters.calls += u64::from(self.call.retry(signals));
         self.error.retry(signals);
     }
@@ -313,7 +313,7 @@ impl Vring {
         ring.set_used_index(new);
         self.published = new;
         if self.call.is_there() && ring.wants_call(old, new, self.event_index) {
-            match self.call.signal(&self.standing.signals) {
+            match self.call.signal(&self.port_state.signals) {
                 true => counters.calls += 1,
                 false => counters.calls_refused += 1,
             }
@@ -339,22 +339,22 @@ impl Vring {
 
     fn fail(&mut self) {
         self.broken = true;
-        self.error.signal(&self.standing.signals);
+        self.error.signal(&self.port_state.signals);
     }
 }
 
 impl HeldHeads {
     /// The state without a ring.
-    fn none(standing: &Standing) -> Self {
-        let returns = ReturnedHeads::new(0, &standing.bell, None);
+    fn none(port_state: &PortState) -> Self {
+        let returns = ReturnedHeads::new(0, &port_state.wake, None);
         Self { heads: Vec::new(), count: 0, descriptors: 0, returns }
     }
 
     /// The state of a ring of `size` without held heads.
-    fn new(size: u16, standing: &Standing) -> Self {
+    fn new(size: u16, port_state: &PortState) -> Self {
         let heads = vec![0; usize::from(size)];
-        let share = standing.allowance.ring(standing.pairs);
-        let returns = ReturnedHeads::new(size, &standing.bell, share);
+        let share = port_state.allowance.ring(port_state.pairs);
+        let returns = ReturnedHeads::new(size, &port_state.wake, share);
         Self { heads, count: 0, descriptors: 0, returns }
     }
 

@@ -76,7 +76,7 @@ impl Window {
         self.region.len()
     }
 
-    /// Its address in this process: a front end names it so.
+    /// The window's address in this process: a front end names it so.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn user(&self) -> u64 {
         self.base.as_ptr().addr() as u64
@@ -131,7 +131,7 @@ impl Window {
     }
 }
 
-/// What a fragment keeps: one window's memory, and a value that is dropped first.
+/// The owner that a fragment keeps: one window's memory, and a value that is dropped first.
 #[derive(Clone, Debug)]
 pub(super) struct Keep {
     /// Where the window begins.

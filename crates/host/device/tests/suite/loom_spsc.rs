@@ -12,14 +12,14 @@ mod sync {
 #[path = "../../src/pair/spsc.rs"]
 mod spsc;
 
-#[path = "../../src/pair/bell.rs"]
-mod bell;
+#[path = "../../src/pair/wake_word.rs"]
+mod wake_word;
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-use bell::{Bell, FRAMES, GONE, ROOM};
+use wake_word::{FRAMES, GONE, ROOM, WakeWord};
 
 /// Counts drops, so that a lost or doubled item shows. Holds an allocation as a frame does.
 struct Item(usize, Arc<AtomicUsize>);
@@ -90,30 +90,30 @@ fn what_a_vanished_consumer_leaves_is_dropped_once() {
 #[test]
 fn a_waiter_that_sleeps_is_always_rung() {
     loom::model(|| {
-        let bell = Arc::new(Bell::default());
+        let wake_word = Arc::new(WakeWord::default());
         let (mut tx, mut rx) = spsc::ring(2);
-        let theirs = Arc::clone(&bell);
+        let theirs = Arc::clone(&wake_word);
         let producer = thread::spawn(move || {
             assert!(tx.push(7).is_ok());
             tx.publish();
             theirs.claim(FRAMES)
         });
-        bell.set(FRAMES);
+        wake_word.set(FRAMES);
         let sleeps = rx.available() == 0;
         let rung = producer.join().expect("producer");
         assert!(!sleeps || rung, "asleep with a frame in the ring");
-        assert_eq!(bell.clear(), rung, "the duty to ring is handed over once");
+        assert_eq!(wake_word.clear(), rung, "the duty to ring is handed over once");
     });
 }
 
 #[test]
 fn a_sender_that_waits_for_room_is_always_rung() {
     loom::model(|| {
-        let bell = Arc::new(Bell::default());
+        let wake_word = Arc::new(WakeWord::default());
         let (mut tx, mut rx) = spsc::ring(1);
         assert!(tx.push(7).is_ok());
         tx.publish();
-        let theirs = Arc::clone(&bell);
+        let theirs = Arc::clone(&wake_word);
         let consumer = thread::spawn(move || {
             assert_eq!(rx.pop(), Some(7));
             rx.release();
@@ -121,7 +121,7 @@ fn a_sender_that_waits_for_room_is_always_rung() {
             drop(rx);
             rung
         });
-        bell.set(ROOM);
+        wake_word.set(ROOM);
         let sleeps = tx.free() == 0;
         let rung = consumer.join().expect("consumer");
         assert!(!sleeps || rung, "asleep with room in the ring");
@@ -131,10 +131,10 @@ fn a_sender_that_waits_for_room_is_always_rung() {
 #[test]
 fn a_receiver_that_sleeps_is_always_told_that_its_peer_went() {
     loom::model(|| {
-        let bell = Arc::new(Bell::default());
+        let wake_word = Arc::new(WakeWord::default());
         let (tx, mut theirs_rx) = spsc::ring::<usize>(1);
         let (theirs_tx, mut rx) = spsc::ring::<usize>(1);
-        let theirs = Arc::clone(&bell);
+        let theirs = Arc::clone(&wake_word);
         // An end drops its two queues, then wakes its peer.
         let peer = thread::spawn(move || {
             assert_eq!(theirs_rx.pop(), None);
@@ -142,7 +142,7 @@ fn a_receiver_that_sleeps_is_always_told_that_its_peer_went() {
             drop(theirs_rx);
             theirs.claim(GONE)
         });
-        bell.set(FRAMES);
+        wake_word.set(FRAMES);
         let sleeps = !tx.is_closed() && rx.available() == 0;
         let rung = peer.join().expect("peer");
         assert!(!sleeps || rung, "asleep, and nobody is left to ring");
@@ -152,11 +152,11 @@ fn a_receiver_that_sleeps_is_always_told_that_its_peer_went() {
 #[test]
 fn a_waiter_that_gives_up_and_a_waker_agree_who_rings() {
     loom::model(|| {
-        let bell = Arc::new(Bell::default());
-        let theirs = Arc::clone(&bell);
+        let wake_word = Arc::new(WakeWord::default());
+        let theirs = Arc::clone(&wake_word);
         let waker = thread::spawn(move || theirs.claim(FRAMES));
-        bell.set(FRAMES);
-        let was_claimed = bell.clear();
+        wake_word.set(FRAMES);
+        let was_claimed = wake_word.clear();
         assert_eq!(waker.join().expect("waker"), was_claimed);
     });
 }

@@ -191,7 +191,7 @@ proptest! {
 
     #[test]
     fn a_super_frame_longer_than_ip_can_say_is_cut_like_another(s in supers(), longer in 1..8_usize) {
-        // Its length field says 0, and its payload is that of the other, several times.
+        // The length field is 0, and the payload is that of the other, several times.
         let payload = s.payload();
         let mut packet = s.packet();
         let field = if s.v6 { 18 } else { 16 };
@@ -248,7 +248,7 @@ proptest! {
                 }
                 _ => panic!("no IP"),
             }
-            // All ones and all zeroes are the same number.
+            // In one's complement, all ones and all zeroes are the same number.
             let sum = checksum_of(&parsed);
             prop_assert!(sum == tcp.checksum() || sum ^ tcp.checksum() == 0xffff);
             at += n;
@@ -334,7 +334,7 @@ fn contradictory_super_frames_are_refused_and_leave_nothing() {
     assert_eq!(refused(&one), OffloadError::Checksum);
 }
 
-/// Which bytes are lost is no matter of luck: the first frames are those that would have been made, and
+/// The bytes that are lost are no matter of luck: the first frames are those that would have been made, and
 /// the last frame of the stream is not made up.
 #[test]
 fn a_cut_with_little_room_makes_the_first_frames_and_counts_the_rest() {

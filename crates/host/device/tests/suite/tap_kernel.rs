@@ -80,7 +80,7 @@ fn waiting(tap: Tap, sent: usize) -> usize {
 fn a_new_tap_has_room_for_what_ten_thousand_connections_send_at_once() {
     in_namespace(|| {
         assert_eq!(waiting(tap(1500), 10_000), 10_000);
-        // One that somebody else made keeps the queue that it was given.
+        // A tap that somebody else made keeps the queue that it was given.
         ip("tuntap add pwtest0 mode tap");
         ip("link set pwtest0 txqueuelen 50");
         assert!(waiting(tap(1500), 1000) <= 50);
@@ -428,7 +428,7 @@ fn a_tap_made_in_another_namespace_is_adopted_with_its_routes_and_works_from_her
         link.send(datagram(me, peer, 1, &ping));
         let answer = link.wait(&me, |packet| carries(packet, 1));
         assert_eq!(bytes_of(&answer)[34], 0);
-        // Its queues can be attached from here, and given memory.
+        // The tap's queues can be attached from here, and given memory.
         assert!(link.tap.steering().unwrap().queues() > 1);
         drop(done);
         maker.join().unwrap();

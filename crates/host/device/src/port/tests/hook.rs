@@ -295,7 +295,7 @@ fn a_hook_that_looks_at_the_first_bytes_leaves_the_rest_of_what_it_drops_unread(
             let mut source = Watched(source(len), &mut read);
             bench.write_with(&mut source, how, Offload::default()).unwrap();
             assert_eq!(read, expected, "each byte that was needed, once");
-            // Of what was passed, the payload; of what was dropped, all that was looked at.
+            // The ledger counts the payload of a frame that passed, and all bytes shown of one that was dropped.
             let counted = if verdict == Verdict::Pass { len - 42 } else { 42 };
             assert_eq!(bench.ledger.get(CopyReason::DeviceRx), counted as u64);
             if verdict == Verdict::Pass {

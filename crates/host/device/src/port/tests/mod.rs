@@ -45,7 +45,7 @@ fn counted() -> (Wake, Arc<AtomicUsize>) {
 const VHOST: WriteFlags = WriteFlags { nonblock: true, zerocopy: false };
 const ZEROCOPY: WriteFlags = WriteFlags { nonblock: true, zerocopy: true };
 
-/// What a port and its writer have around them.
+/// A port, and the queue, ledger and consumers around it.
 struct Bench {
     port: Port,
     out: VecDeque<PacketBuf>,
@@ -94,7 +94,7 @@ impl Bench {
         self.port.counters().dropped(reason)
     }
 
-    /// All memory is home once everything made of it is dropped.
+    /// Checks that all memory is home once everything made of it is dropped.
     fn assert_nothing_leaks(mut self) {
         self.out.clear();
         self.port.poll_transmit(&mut self.out);

@@ -1,4 +1,4 @@
-//! Which way a frame takes: each condition of building in place flipped alone.
+//! The way that a frame takes: each condition of building in place flipped alone.
 
 use pagewire_mem::{GsoKind, PAGE_SIZE, RxChecksum};
 

@@ -106,7 +106,7 @@ fn a_front_end_that_is_trusted_is_told_by_a_write() {
     assert_eq!(rig.guest.interrupts(), [1, 0]);
 }
 
-/// What a message does may take as long as its front end likes: mapping, unmapping, closing.
+/// A message may take as long as its front end likes: it maps, unmaps, closes.
 #[test]
 fn a_device_whose_session_is_in_use_does_not_wait_and_is_woken_when_it_is_free() {
     let mut rig = Rig::new(GuestConfig::default());
@@ -194,7 +194,7 @@ impl Sessions {
         Self { path, _dir: dir, device, held: Vec::new() }
     }
 
-    /// One more; `None`: it was refused.
+    /// Serves one more session; `None`: it was refused.
     fn come_and_go(&mut self) -> Option<()> {
         let mut guest = Guest::connect(&self.path, GuestConfig::default()).ok()?;
         assert!(guest.send(&udp(4000)));

@@ -332,7 +332,7 @@ fn a_full_ring_is_no_lie() {
 
 #[test]
 fn buffers_to_receive_into_that_make_no_sense_are_given_back_and_the_next_are_used() {
-    // What is wrong, how it is counted, and the descriptor, made of where an honest buffer is.
+    // A name, the counter, and the descriptor, made of where an honest buffer is.
     type Case = (&'static str, Count, fn(u64) -> Desc);
     let cases: [Case; 5] = [
         ("no room for the header", |c| c.bad_receive_buffer, |at| desc(at, 11, DESC_WRITE, 0)),
@@ -351,7 +351,7 @@ fn buffers_to_receive_into_that_make_no_sense_are_given_back_and_the_next_are_us
             let head = rig.guest.receive.ring.avail_entry(place);
             let bad = bad(buffer(&rig, 2));
             rig.guest.receive.ring.set_desc(head, bad);
-            // Of 3,000 bytes: it takes two good buffers.
+            // A frame of 3,000 bytes takes two good buffers.
             assert!(rig.transmit([packet(&udp(3000), 42)]).is_empty(), "{name}");
             let counters = rig.monitor.counters();
             assert_eq!(
@@ -405,7 +405,7 @@ fn memory_that_changes_while_it_is_read_is_survived() {
                 }
                 rig.guest.transmit.post(index);
             }
-            // One lie for certain, however the threads run.
+            // At least one lie, however the threads run.
             rig.guest.transmit.ring.set_desc(3, desc(u64::from(turn), 100, 0, 0));
             rig.guest.transmit.wants_kick(true);
             for packet in rig.receive() {

@@ -23,25 +23,25 @@ const MEMORY: u64 = 1 << 20;
 const GUEST: u64 = 0x1000_0000;
 const USER: u64 = 0x7f00_0000_0000;
 
-/// One message: its code, its body, the descriptors with it.
+/// A message: its code, its body, the descriptors with it.
 #[derive(Clone, Debug)]
 struct Message {
     code: u32,
     flags: u32,
-    /// What the header says, if not the truth.
+    /// The length in the header, if that lies.
     size: Option<u32>,
     body: Vec<u8>,
     fds: Vec<Fd>,
 }
 
-/// What a descriptor is.
+/// The kind of a descriptor's file.
 #[derive(Clone, Copy, Debug)]
 enum Fd {
     Event,
     Memory,
     /// A memfd that cannot be sealed.
     Unsealed,
-    /// One that is shorter than is said.
+    /// A memfd that is shorter than announced.
     Short,
     /// `/dev/null`.
     Null,
@@ -415,7 +415,7 @@ fn messages_out_of_order_are_refused_or_do_nothing() {
             bench.tell(&[first.clone(), second.clone()]);
         }
     }
-    // All of them, backwards; and each left out.
+    // The whole set-up backwards; and each step left out.
     bench.tell(&steps.iter().rev().cloned().collect::<Vec<_>>());
     for without in 0..steps.len() {
         let mut told = steps.clone();

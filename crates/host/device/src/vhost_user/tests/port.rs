@@ -1,4 +1,4 @@
-//! What the port between ring and stack does with a guest's frames: hooks, redirects, a send buffer.
+//! A guest's frames in the port between ring and stack: hooks, redirects, a send buffer.
 
 use crate::port::{PortDrop, PortTable, RawFrame, SendBuffer, Verdict};
 

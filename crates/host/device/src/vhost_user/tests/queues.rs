@@ -16,7 +16,7 @@ fn rig() -> (Rig, Driver, Driver) {
     let builder = VhostUser::builder().queue_pairs(2);
     let mut rig = Rig::with(builder, GuestConfig { queue_size: SIZE, ..GuestConfig::default() });
     let guest = &mut rig.guest;
-    // Its buffers are those of the first pair's upper half.
+    // The second pair's buffers are those of the first pair's upper half.
     let transmit = (guest.transmit.buffer(SIZE / 2), 4096);
     let receive = (guest.receive.buffer(SIZE / 2), 1024);
     let transmit = Driver::new(&guest.window, TRANSMIT, SIZE / 2, transmit).unwrap();
@@ -59,7 +59,7 @@ fn a_flow_is_answered_by_the_pair_that_it_came_by() {
     // Another flow, of which nothing came in yet.
     assert!(rig.transmit([packet(&tcp(true, 10), 74)]).is_empty());
     assert_eq!((receive.ring.used_index(), rig.guest.receive().is_some()), (1, true));
-    // It moves to the first pair.
+    // The flow moves to the first pair.
     assert!(rig.guest.send(&udp(60)));
     rig.receive();
     assert!(rig.transmit([answer(&udp(60))]).is_empty());

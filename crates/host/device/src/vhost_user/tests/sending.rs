@@ -165,7 +165,7 @@ fn a_super_frame_longer_than_the_whole_ring_goes_in_segments_and_holds_nobody_up
     }
     assert!(left.is_empty());
     assert_eq!(lengths, [1502, 1502, 1502, 1502, 1502, 1502, 60]);
-    // What cannot be cut is lost, and counted.
+    // A frame that cannot be cut is lost, and counted.
     assert!(rig.transmit([packet(&udp(9000), 42), packet(&udp(60), 42)]).is_empty());
     assert_eq!((guest_frames(&mut rig).len(), rig.device.counters().tx_dropped_error), (1, 1));
 }

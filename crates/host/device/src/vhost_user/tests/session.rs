@@ -65,7 +65,7 @@ fn a_front_end_that_listens_is_connected_to_again_and_again() {
         assert!(guest.send(&udp(60)));
         assert_eq!(receive(&mut device, Instant::ZERO).len(), 1);
     }
-    // One that does not accept does not keep the device from ending.
+    // A front end that does not accept does not keep the device from ending.
     drop(device);
 }
 

@@ -92,7 +92,7 @@ pub fn wait_readable(device: &dyn Device, timeout: Duration) {
     poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)).unwrap();
 }
 
-/// One end's addresses.
+/// The addresses of an end of the link.
 #[derive(Clone, Copy, Debug)]
 pub struct Host {
     pub mac: [u8; 6],

@@ -30,8 +30,8 @@ struct Rig {
     seq: u32,
 }
 
-/// Lane of queue 1 of the interface.
-const LANE: usize = SPARE;
+/// The index of the tap's queue behind queue 1 of the interface.
+const QUEUE: usize = SPARE;
 
 thread_local! {
     /// How many queues can still be attached.
@@ -76,7 +76,8 @@ impl Rig {
     /// Gives queue 1 of the interface so many pages, and the flows to `PORT`.
     fn bind(&mut self, pages: usize) -> Lease {
         let groups = pages.next_multiple_of(GROUP_PAGES);
-        let mut pool = PagePool::over(Region::memfd("lanes", groups * PAGE_SIZE).unwrap()).unwrap();
+        let mut pool =
+            PagePool::over(Region::memfd("queues", groups * PAGE_SIZE).unwrap()).unwrap();
         let mut lease = Lease::all(&mut pool).unwrap();
         let mut memory = QueueMemory::new(pool);
         for page in 0..pages as u32 {
@@ -96,23 +97,23 @@ impl Rig {
         out
     }
 
-    /// A frame to `port` comes in by a lane.
-    fn receive(&mut self, lane: usize, port: u16, payload: usize) -> PacketBuf {
+    /// A frame to `port` comes in by a queue.
+    fn receive(&mut self, queue: usize, port: u16, payload: usize) -> PacketBuf {
         let frame = frame(4000, port, self.seq, payload);
         self.seq += payload as u32;
-        self.put(lane, &frame);
+        self.put(queue, &frame);
         let packet = self.poll().pop_front().expect("not dropped");
         assert_eq!(bytes_of(&packet), frame, "byte for byte");
         packet
     }
 
-    /// The kernel puts a frame into the queue of a lane.
-    fn put(&self, lane: usize, frame: &[u8]) {
-        self.kernel[lane].send(&[&[0; VNET_HEADER][..], frame].concat()).unwrap();
+    /// The kernel puts a frame into a queue.
+    fn put(&self, queue: usize, frame: &[u8]) {
+        self.kernel[queue].send(&[&[0; VNET_HEADER][..], frame].concat()).unwrap();
     }
 
-    /// By which lane an answer from `port` leaves.
-    fn lane_of_answer(&mut self, port: u16) -> usize {
+    /// By which queue an answer from `port` leaves.
+    fn queue_of_answer(&mut self, port: u16) -> usize {
         let mut frames = VecDeque::from([answer(port)]);
         self.tap.transmit(Instant::ZERO, &mut frames, &mut self.ledger).unwrap();
         let mut buffer = [0; VNET_HEADER + HEAD_CAPACITY];
@@ -152,13 +153,13 @@ fn is_in(lease: &Lease, packet: &PacketBuf) -> bool {
 }
 
 #[test]
-fn flows_of_a_rule_leave_and_come_by_the_queues_lane_into_its_memory() {
+fn flows_of_a_rule_leave_and_come_by_their_own_queue_into_its_memory() {
     let mut rig = Rig::new();
     assert_eq!(rig.tap.steering().unwrap().queues(), 1 + SPARE);
     let lease = rig.bind(256);
-    assert_eq!((rig.lane_of_answer(PORT), rig.lane_of_answer(OTHER)), (LANE, 0));
+    assert_eq!((rig.queue_of_answer(PORT), rig.queue_of_answer(OTHER)), (QUEUE, 0));
     for _ in 0..50 {
-        let packet = rig.receive(LANE, PORT, 20_000);
+        let packet = rig.receive(QUEUE, PORT, 20_000);
         assert!(is_in(&lease, &packet));
         assert!(!is_in(&lease, &rig.receive(0, OTHER, 20_000)));
     }
@@ -170,17 +171,17 @@ fn flows_of_a_rule_leave_and_come_by_the_queues_lane_into_its_memory() {
 fn payload_of_others_that_lands_there_is_moved_out_and_counted() {
     let mut rig = Rig::new();
     let lease = rig.bind(64);
-    rig.receive(LANE, PORT, 5000);
+    rig.receive(QUEUE, PORT, 5000);
     for n in 1..=200 {
-        assert!(!is_in(&lease, &rig.receive(LANE, OTHER, 5000)));
+        assert!(!is_in(&lease, &rig.receive(QUEUE, OTHER, 5000)));
         assert_eq!(rig.ledger.get(CopyReason::Misplaced), n * 5000);
     }
-    assert!(is_in(&lease, &rig.receive(LANE, PORT, 5000)), "and none of its pages is lost");
+    assert!(is_in(&lease, &rig.receive(QUEUE, PORT, 5000)), "and none of its pages is lost");
     assert_eq!(rig.level(), (10_000, 0));
 }
 
 #[test]
-fn a_flow_of_the_queue_that_comes_by_another_lane_is_counted_as_missed() {
+fn a_flow_of_the_queue_that_comes_by_another_queue_is_counted_as_missed() {
     let mut rig = Rig::new();
     let lease = rig.bind(64);
     assert!(!is_in(&lease, &rig.receive(0, PORT, 5000)));
@@ -191,16 +192,16 @@ fn a_flow_of_the_queue_that_comes_by_another_lane_is_counted_as_missed() {
 fn without_pages_frames_land_in_the_taps_own_until_there_are_some() {
     let mut rig = Rig::new();
     let mut lease = rig.bind(20);
-    let first = rig.receive(LANE, PORT, 60_000);
+    let first = rig.receive(QUEUE, PORT, 60_000);
     assert!(is_in(&lease, &first));
-    let second = rig.receive(LANE, PORT, 60_000);
+    let second = rig.receive(QUEUE, PORT, 60_000);
     assert!(!is_in(&lease, &second));
     assert_eq!(rig.level(), (60_000, 60_000));
     // The application gives the rest.
     for page in 20..64 {
         lease.take_back(pagewire_mem::BufferId::first(page)).unwrap();
     }
-    assert!(is_in(&lease, &rig.receive(LANE, PORT, 60_000)));
+    assert!(is_in(&lease, &rig.receive(QUEUE, PORT, 60_000)));
 }
 
 #[test]
@@ -208,15 +209,15 @@ fn a_queue_that_loses_its_memory_lets_go_of_every_page_at_once() {
     let mut rig = Rig::new();
     for _ in 0..5 {
         let lease = rig.bind(64);
-        let packet = rig.receive(LANE, PORT, 10_000);
+        let packet = rig.receive(QUEUE, PORT, 10_000);
         assert!(is_in(&lease, &packet) && !lease.is_home());
         drop((packet, rig.tap.steering().unwrap().unbind(1)));
         // Nothing need come in for it.
         rig.poll();
         assert!(lease.is_home());
-        assert_eq!(rig.lane_of_answer(PORT), 0);
-        // What is still on its way there is received as everything is.
-        assert!(!is_in(&lease, &rig.receive(LANE, PORT, 10_000)));
+        assert_eq!(rig.queue_of_answer(PORT), 0);
+        // Frames that are still on their way there are received as others are.
+        assert!(!is_in(&lease, &rig.receive(QUEUE, PORT, 10_000)));
     }
 }
 
@@ -224,34 +225,34 @@ fn a_queue_that_loses_its_memory_lets_go_of_every_page_at_once() {
 fn memory_that_takes_the_place_of_other_memory_at_once_is_not_confused_with_it() {
     let mut rig = Rig::new();
     let old = rig.bind(64);
-    drop(rig.receive(LANE, PORT, 10_000));
+    drop(rig.receive(QUEUE, PORT, 10_000));
     drop(rig.tap.steering().unwrap().unbind(1));
     let new = rig.bind(64);
     assert!(old.is_home());
-    assert!(is_in(&new, &rig.receive(LANE, PORT, 10_000)));
+    assert!(is_in(&new, &rig.receive(QUEUE, PORT, 10_000)));
 }
 
 #[test]
-fn bulk_flows_get_the_lanes_that_are_left() {
+fn bulk_flows_get_the_queues_that_are_left() {
     let mut rig = Rig::new();
     let lease = rig.bind(256);
     for _ in 0..100 {
         for other in 1..6 {
             rig.receive(0, OTHER + other, 20_000);
         }
-        assert!(is_in(&lease, &rig.receive(LANE, PORT, 20_000)));
+        assert!(is_in(&lease, &rig.receive(QUEUE, PORT, 20_000)));
     }
-    let mut lanes: Vec<usize> = (1..6).map(|other| rig.lane_of_answer(OTHER + other)).collect();
-    lanes.sort_unstable();
-    assert_eq!(lanes, [0, 0, 0, 1, 2], "all but the dedicated one");
-    assert_eq!(rig.lane_of_answer(PORT), LANE);
+    let mut queues: Vec<usize> = (1..6).map(|other| rig.queue_of_answer(OTHER + other)).collect();
+    queues.sort_unstable();
+    assert_eq!(queues, [0, 0, 0, 1, 2], "all but the dedicated one");
+    assert_eq!(rig.queue_of_answer(PORT), QUEUE);
     drop(rig.tap.steering().unwrap().unbind(1));
     for _ in 0..100 {
         for other in 1..6 {
             rig.receive(0, OTHER + other, 20_000);
         }
     }
-    assert!((1..6).any(|other| rig.lane_of_answer(OTHER + other) == LANE), "that one too, now");
+    assert!((1..6).any(|other| rig.queue_of_answer(OTHER + other) == QUEUE), "that one too, now");
 }
 
 /// Memory for a queue.
@@ -273,7 +274,7 @@ fn memory_that_others_may_write_is_refused() {
 }
 
 #[test]
-fn a_lane_that_cannot_be_attached_leaves_those_before_it_to_their_flows() {
+fn a_queue_that_cannot_be_attached_leaves_those_before_it_to_their_flows() {
     for attachable in 0..SPARE {
         let mut rig = Rig::with_attachable(attachable);
         for _ in 0..100 {
@@ -281,14 +282,14 @@ fn a_lane_that_cannot_be_attached_leaves_those_before_it_to_their_flows() {
                 rig.receive(0, OTHER + flow, 20_000);
             }
         }
-        let mut lanes: Vec<usize> = (0..4).map(|flow| rig.lane_of_answer(OTHER + flow)).collect();
-        lanes.sort_unstable();
-        lanes.dedup();
-        assert_eq!(lanes, Vec::from_iter(0..=attachable), "{attachable} could be attached");
-        // What the kernel puts there is read, whoever it is for.
-        for lane in 0..=attachable {
+        let mut queues: Vec<usize> = (0..4).map(|flow| rig.queue_of_answer(OTHER + flow)).collect();
+        queues.sort_unstable();
+        queues.dedup();
+        assert_eq!(queues, Vec::from_iter(0..=attachable), "{attachable} could be attached");
+        // Frames that the kernel puts there are read, whoever they are for.
+        for queue in 0..=attachable {
             for flow in 0..4 {
-                rig.receive(lane, OTHER + flow, 20_000);
+                rig.receive(queue, OTHER + flow, 20_000);
             }
         }
     }
@@ -313,10 +314,10 @@ fn a_queue_that_was_attached_is_read_even_if_it_lost_its_memory_at_once() {
     let steering = rig.tap.steering().unwrap();
     steering.bind(1, memory()).unwrap();
     drop(steering.unbind(1));
-    rig.receive(LANE, PORT, 5000);
+    rig.receive(QUEUE, PORT, 5000);
 }
 
-/// Flows to `OTHER` and to the ports after it get lanes; returns the port of the one that has lane 1.
+/// Flows to `OTHER` and to the ports after it get queues; returns the port of the one that has queue 1.
 fn spread(rig: &mut Rig) -> u16 {
     for _ in 0..100 {
         for flow in 0..3 {
@@ -324,12 +325,12 @@ fn spread(rig: &mut Rig) -> u16 {
         }
     }
     let mut ports = OTHER..OTHER + 3;
-    let port = ports.find(|&port| rig.tap.queues.bulk_flows.lane_of(&answer(port)) == 1);
-    port.expect("it has lane 1")
+    let port = ports.find(|&port| rig.tap.queues.bulk_flows.queue_of(&answer(port)) == 1);
+    port.expect("it has queue 1")
 }
 
 #[test]
-fn frames_of_a_flow_that_gets_a_lane_stay_in_order() {
+fn frames_of_a_flow_that_gets_a_queue_stay_in_order() {
     let mut rig = Rig::new();
     let port = spread(&mut rig);
     // Behind some frames of others, two of the flow are still in the first queue.
@@ -337,7 +338,7 @@ fn frames_of_a_flow_that_gets_a_lane_stay_in_order() {
         let port = if n < 6 { OTHER + 9 } else { port };
         rig.put(0, &frame(4000, port, n, 100));
     }
-    assert_eq!(rig.lane_of_answer(port), 1);
+    assert_eq!(rig.queue_of_answer(port), 1);
     rig.put(1, &frame(4000, port, 8, 100));
     // Whichever queue has its turn.
     rig.tap.queues.next = 1;
@@ -346,18 +347,18 @@ fn frames_of_a_flow_that_gets_a_lane_stay_in_order() {
 }
 
 #[test]
-fn a_lane_is_read_although_the_first_queue_is_never_empty() {
+fn a_queue_is_read_although_the_first_queue_is_never_empty() {
     let mut rig = Rig::new();
     let port = spread(&mut rig);
     let queues = &mut rig.tap.queues;
-    let lanes: Vec<_> = queues.spare.iter().map(|(fd, _)| fd.as_raw_fd()).collect();
-    let lane_of = |fd: BorrowedFd<'_>| lanes.iter().position(|&l| l == fd.as_raw_fd());
-    // The lane has sent for its flow: what comes by it now may be younger than what is in the first.
+    let spare: Vec<_> = queues.spare.iter().map(|(fd, _)| fd.as_raw_fd()).collect();
+    let position = |fd: BorrowedFd<'_>| spare.iter().position(|&other| other == fd.as_raw_fd());
+    // The queue has sent for its flow: what comes by it now may be younger than what is in the first.
     queues.fd_for(&answer(port), 0);
     let (mut first, mut moved, mut others) = (0, None, None);
     for _ in 0..100 {
-        let read = |fd: BorrowedFd<'_>, _: &mut Lane| {
-            let since = match lane_of(fd) {
+        let read = |fd: BorrowedFd<'_>, _: &mut TapQueue| {
+            let since = match position(fd) {
                 None => {
                     first += 1;
                     return Ok(None);
@@ -370,7 +371,7 @@ fn a_lane_is_read_although_the_first_queue_is_never_empty() {
         };
         queues.read_each(64, read, |_| ()).unwrap();
     }
-    let moved = moved.expect("the lane starves");
+    let moved = moved.expect("the queue starves");
     assert!((MOVE_FRAMES..MOVE_FRAMES + 64).contains(&moved), "after {moved} frames");
     assert!(others.expect("others starve") <= 64, "they wait for nothing");
 }

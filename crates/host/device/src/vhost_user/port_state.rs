@@ -1,15 +1,15 @@
-//! The state of a port that does not depend on its front end: made once, shared by its rings.
+//! [`PortState`]: the state of a port that does not depend on its front end, made once and shared by its rings.
 
 use std::io;
 use std::sync::Arc;
 
 use super::allowance::{Allowance, FrontEndLimits};
-use super::events::{Bell, Signals};
+use super::events::{Signals, WakeEvent};
 
 #[derive(Debug)]
-pub(super) struct Standing {
+pub(super) struct PortState {
     /// Wakes the device.
-    pub(super) bell: Arc<Bell>,
+    pub(super) wake: Arc<WakeEvent>,
     /// Wakes guests.
     pub(super) signals: Signals,
     pub(super) allowance: Arc<Allowance>,
@@ -17,16 +17,16 @@ pub(super) struct Standing {
     pub(super) pairs: usize,
 }
 
-impl Standing {
+impl PortState {
     /// Fails for untrusted front ends where the system cannot wake guests without waiting for them.
     pub(super) fn new(
-        bell: &Arc<Bell>,
+        wake: &Arc<WakeEvent>,
         pairs: usize,
         limits: FrontEndLimits,
         trusted: bool,
     ) -> io::Result<Arc<Self>> {
-        let (bell, signals) = (Arc::clone(bell), Signals::new(trusted)?);
+        let (wake, signals) = (Arc::clone(wake), Signals::new(trusted)?);
         let allowance = Allowance::new(limits, trusted);
-        Ok(Arc::new(Self { bell, signals, allowance, pairs }))
+        Ok(Arc::new(Self { wake, signals, allowance, pairs }))
     }
 }

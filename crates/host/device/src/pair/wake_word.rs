@@ -1,4 +1,4 @@
-//! Waking an end of a pair: a word says what a sleeping end waits for.
+//! [`WakeWord`]: the word by which a sleeping end of a pair is woken. It holds the events that the end waits for.
 //!
 //! An end that polls leaves the word at 0 and costs its peer one load a burst. An end about to
 //! sleep writes what it waits for, checks once more, and sleeps; a peer that finds the word set
@@ -13,11 +13,11 @@ pub(crate) const ROOM: u32 = 2;
 /// The peer was dropped. An end that sleeps always waits for that, too.
 pub(crate) const GONE: u32 = 4;
 
-/// What one end waits for.
+/// The events that an end waits for; 0 while it polls.
 #[derive(Default)]
-pub(crate) struct Bell(AtomicU32);
+pub(crate) struct WakeWord(AtomicU32);
 
-impl Bell {
+impl WakeWord {
     /// Sets what the waiter waits for. It must check once more after this, before it sleeps.
     pub(crate) fn set(&self, what: u32) {
         self.0.store(what | GONE, Ordering::Relaxed);

@@ -1,18 +1,20 @@
 //! Variant of step R1, for several flows of a tap: queues of one device, each with its own pages.
 //!
-//! [`super::bulk_flows`] chooses a queue for each flow; here they are attached and read in turn.
+//! [`super::bulk_flows`] chooses a queue for each flow; this file attaches the queues, and reads them in turn.
+//! A queue of the *tap* is a descriptor, by its index; a queue of the *interface* is a number that applications
+//! give memory to.
 //!
 //! ```text
-//!   lane 0              queue 0 of the interface, the default, and all its small frames
-//!   lane 1, 2, …        one bulk flow of queue 0 each                          --> bulk_flows
-//!   lane n, n-1, …      queues 1, 2, … of the interface, once they have memory  --> the rules
+//!   queue 0             queue 0 of the interface, the default, and all its small frames
+//!   queue 1, 2, …       one bulk flow of queue 0 each                          --> bulk_flows
+//!   queue n, n-1, …     queues 1, 2, … of the interface, once they have memory  --> the rules
 //! ```
 //!
-//! A queue of the interface that was given memory has a lane of its own, the last spare one: frames
-//! of a flow that a rule steers there leave by that lane, so the kernel delivers the flow's data
-//! there. The kernel forgets flows after three seconds of silence and picks any lane for unknown
+//! A queue of the interface that was given memory has a tap queue of its own, the last spare one: frames
+//! of a flow that a rule steers there leave by that queue, so the kernel delivers the flow's data
+//! there. The kernel forgets flows after three seconds of silence and picks any queue for unknown
 //! ones. So misplaced payload is handled: other flows' payload in registered memory is moved out,
-//! and counted (`CopyReason::Misplaced`); payload of a queue's flow that came by another lane stays
+//! and counted (`CopyReason::Misplaced`); payload of a queue's flow that came by another queue stays
 //! in place, to be copied above ([`Level::missed`](pagewire_mem::link::Level::missed)).
 
 use std::io;
@@ -24,55 +26,55 @@ use pagewire_mem::{PAGE_SIZE, PacketBuf, PageWriter};
 use rustix::event::epoll;
 
 use super::bulk_flows::BulkFlows;
-use super::limits::{LANE_BURST, LANE_BYTES, MOVE_FRAMES, SPARE_LANES};
+use super::limits::{MOVE_FRAMES, QUEUE_BURST, QUEUE_BYTES, SPARE_QUEUES};
 use super::predict::Predictor;
 use super::sys;
 use pagewire_mem::link::{Level, Steering};
 
 /// The pages for the payload of one queue's frames, and the guess of their header length.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct TapQueue {
     /// Where the kernel writes payload.
     pub(super) bulk: PageWriter,
     pub(super) predictor: Predictor,
     /// The queue of the interface whose memory it fills.
-    pub(super) queue: usize,
+    pub(super) interface_queue: usize,
     /// The state of registered memory, if its pages are of that.
     pub(super) registered: Option<Arc<Level>>,
     /// Registered memory has too few pages: the tap's own are used meanwhile.
     pub(super) short: bool,
     /// Frames of the first queue that are still read before those of this one, at most: frames of the
-    /// lane's flow may be among them, which are older.
+    /// queue's flow may be among them, and are older.
     behind: usize,
 }
 
-impl Lane {
+impl TapQueue {
     pub(super) fn new() -> Self {
         let (bulk, predictor) = (PageWriter::new(), Predictor::new());
-        Self { bulk, predictor, queue: 0, registered: None, short: false, behind: 0 }
+        Self { bulk, predictor, interface_queue: 0, registered: None, short: false, behind: 0 }
     }
 }
 
 /// The queues of a tap: the first, and spare ones of which the first few are attached.
 #[derive(Debug)]
 pub(super) struct TapQueues {
-    first: (Arc<OwnedFd>, Lane),
-    pub(super) spare: Vec<(Arc<OwnedFd>, Lane)>,
+    first: (Arc<OwnedFd>, TapQueue),
+    pub(super) spare: Vec<(Arc<OwnedFd>, TapQueue)>,
     pub(super) bulk_flows: BulkFlows,
     /// Readable when any attached queue is; only with spare queues.
     ready: Option<OwnedFd>,
-    /// Attached lanes, all read: the kernel may deliver anything there; and the index of the next.
+    /// Attached queues, all read: the kernel may deliver anything there; and the index of the next.
     active: Vec<usize>,
     pub(super) next: usize,
-    /// Lanes attached for queues of the interface, one bit each.
+    /// Queues attached for queues of the interface, one bit each.
     attached: Arc<AtomicU32>,
     /// `changes` of the rules, when last read.
     seen: u64,
     /// Attaches (`true`) or detaches a queue.
     attach: SetAttached,
-    /// Spare lanes that have sent nothing for their flow yet, one bit each.
+    /// Spare queues that have sent nothing for their flow yet, one bit each.
     unused: u32,
-    /// Lanes that wait for frames of the first queue ([`Lane::behind`]), one bit each.
+    /// Queues that wait for frames of the first queue ([`TapQueue::behind`]), one bit each.
     moving: u32,
 }
 
@@ -90,13 +92,13 @@ impl TapQueues {
             Some(ready)
         };
         let bulk_flows = BulkFlows::new(spare.len());
-        let lane = |(i, fd)| {
+        let numbered = |(i, fd)| {
             // Far apart, so that each finds the next pages free.
-            let home = (i + 1) * (LANE_BYTES / PAGE_SIZE);
-            (Arc::new(fd), Lane { bulk: PageWriter::at_home(home), ..Lane::new() })
+            let home = (i + 1) * (QUEUE_BYTES / PAGE_SIZE);
+            (Arc::new(fd), TapQueue { bulk: PageWriter::at_home(home), ..TapQueue::new() })
         };
-        let spare = spare.into_iter().enumerate().map(lane).collect();
-        let first = (Arc::new(first), Lane::new());
+        let spare = spare.into_iter().enumerate().map(numbered).collect();
+        let first = (Arc::new(first), TapQueue::new());
         Ok(Self {
             first,
             spare,
@@ -127,12 +129,12 @@ impl TapQueues {
         let (how, ready) = (self.attach, self.ready.as_ref().map(OwnedFd::try_clone));
         let fds: Vec<_> = self.spare.iter().map(|(fd, _)| Arc::clone(fd)).collect();
         let (ready, attached) = (ready.transpose(), Arc::clone(&self.attached));
-        move |queue| {
+        move |interface_queue| {
             let ready = match &ready {
                 Ok(ready) => ready.as_ref(),
                 Err(e) => return Err(e.kind().into()),
             };
-            let slot = fds.len().checked_sub(queue);
+            let slot = fds.len().checked_sub(interface_queue);
             // The first is attached.
             let Some((slot, fd)) = slot.and_then(|slot| Some((slot, fds.get(slot)?))) else {
                 return Ok(());
@@ -144,20 +146,20 @@ impl TapQueues {
         }
     }
 
-    fn read_lane(&mut self, lane: usize) {
-        if !self.active.contains(&lane) {
-            self.active.push(lane);
+    fn read_from(&mut self, index: usize) {
+        if !self.active.contains(&index) {
+            self.active.push(index);
         }
     }
 
-    /// The lane of a queue of the interface, if it has its own.
-    fn lane_of_queue(&self, queue: usize) -> Option<usize> {
-        let lane = (self.spare.len() + 1).checked_sub(queue)?;
-        let spare = self.spare.get(lane.checked_sub(1)?)?;
-        (queue > 0 && spare.1.queue == queue).then_some(lane)
+    /// The tap queue of a queue of the interface, if that has its own.
+    fn index_of(&self, interface_queue: usize) -> Option<usize> {
+        let index = (self.spare.len() + 1).checked_sub(interface_queue)?;
+        let spare = self.spare.get(index.checked_sub(1)?)?;
+        (interface_queue > 0 && spare.1.interface_queue == interface_queue).then_some(index)
     }
 
-    /// Gives a lane to queues that got memory, and takes it from those that lost theirs.
+    /// Gives a tap queue to queues of the interface that got memory, and takes it from those that lost theirs.
     pub(super) fn dedicate(&mut self, rules: &Steering) {
         if self.seen == rules.changes() {
             return;
@@ -166,25 +168,25 @@ impl TapQueues {
         let spares = self.spare.len();
         // Also of one that lost its memory at once, because a rule was refused.
         let attached = self.attached.load(Ordering::Relaxed);
-        for lane in (1..=spares).filter(|&lane| attached & bit(lane) != 0) {
-            self.read_lane(lane);
+        for index in (1..=spares).filter(|&index| attached & bit(index) != 0) {
+            self.read_from(index);
         }
-        for queue in 1..=spares {
-            let lane = spares + 1 - queue;
-            let Some((_, place)) = self.spare.get_mut(lane - 1) else { continue };
-            let bound = rules.is_bound(queue);
-            // Its memory has changed: release the reserved pages.
-            place.fill(None);
-            if bound == (place.queue == queue) {
+        for interface_queue in 1..=spares {
+            let index = spares + 1 - interface_queue;
+            let Some((_, queue)) = self.spare.get_mut(index - 1) else { continue };
+            let bound = rules.is_bound(interface_queue);
+            // The memory has changed: release the reserved pages.
+            queue.fill(None);
+            if bound == (queue.interface_queue == interface_queue) {
                 continue;
             }
             if bound {
-                place.queue = queue;
-                place.predictor = Predictor::new();
-                self.bulk_flows.reserve(lane);
+                queue.interface_queue = interface_queue;
+                queue.predictor = Predictor::new();
+                self.bulk_flows.reserve(index);
             } else {
-                place.queue = 0;
-                self.bulk_flows.release(lane);
+                queue.interface_queue = 0;
+                self.bulk_flows.release(index);
             }
         }
     }
@@ -195,59 +197,59 @@ impl TapQueues {
     }
 
     /// The queue by which a frame is to leave. Its answers belong to `queue` of the interface.
-    pub(super) fn fd_for(&mut self, packet: &PacketBuf, queue: usize) -> BorrowedFd<'_> {
-        let dedicated = self.lane_of_queue(queue);
-        let lane = dedicated.unwrap_or_else(|| self.bulk_flows.lane_of(packet));
-        let spare = lane.checked_sub(1).and_then(|i| self.spare.get_mut(i));
-        if self.unused & bit(lane) != 0
-            && let Some((_, place)) = spare
+    pub(super) fn fd_for(&mut self, packet: &PacketBuf, interface_queue: usize) -> BorrowedFd<'_> {
+        let dedicated = self.index_of(interface_queue);
+        let index = dedicated.unwrap_or_else(|| self.bulk_flows.queue_of(packet));
+        let spare = index.checked_sub(1).and_then(|i| self.spare.get_mut(i));
+        if self.unused & bit(index) != 0
+            && let Some((_, queue)) = spare
         {
-            self.unused &= !bit(lane);
-            self.moving |= bit(lane);
-            place.behind = MOVE_FRAMES;
+            self.unused &= !bit(index);
+            self.moving |= bit(index);
+            queue.behind = MOVE_FRAMES;
         }
-        let spare = lane.checked_sub(1).and_then(|i| self.spare.get(i));
+        let spare = index.checked_sub(1).and_then(|i| self.spare.get(i));
         spare.unwrap_or(&self.first).0.as_fd()
     }
 
     /// Reads up to `max` frames with `read` (`None`: one was dropped; beside a frame, the queue of
-    /// the interface that its flow belongs to), from all lanes in turn, until all are empty.
+    /// the interface that its flow belongs to), from all queues in turn, until all are empty.
     /// Dropped frames count as well: a flood of them ends the burst.
     pub(super) fn read_each(
         &mut self,
         max: usize,
-        mut read: impl FnMut(BorrowedFd<'_>, &mut Lane) -> io::Result<Option<(PacketBuf, usize)>>,
+        mut read: impl FnMut(BorrowedFd<'_>, &mut TapQueue) -> io::Result<Option<(PacketBuf, usize)>>,
         mut take: impl FnMut(PacketBuf),
     ) -> io::Result<()> {
         let (mut left, mut empty) = (max, 0);
         while left > 0 && empty < self.active.len() {
-            let lanes = self.active.len().max(1);
-            let turn = self.next % lanes;
+            let count = self.active.len().max(1);
+            let turn = self.next % count;
             let at = self.active.get(turn).copied().unwrap_or(0);
             self.next = turn + 1;
             if self.moving & bit(at) != 0 {
                 empty += 1;
                 continue;
             }
-            // Lanes that wait for the first queue do not wait for the others, too.
+            // Queues that wait for the first queue do not wait for the others, too.
             let hurry = at == 0 && self.moving != 0;
-            let burst = if lanes == 1 || hurry { left } else { left.min(LANE_BURST) };
+            let burst = if count == 1 || hurry { left } else { left.min(QUEUE_BURST) };
             let mut came = 0;
             while came < burst {
-                let (fd, lane) = match at.checked_sub(1).and_then(|i| self.spare.get_mut(i)) {
+                let (fd, queue) = match at.checked_sub(1).and_then(|i| self.spare.get_mut(i)) {
                     Some(spare) => spare,
                     None => &mut self.first,
                 };
-                match read(fd.as_fd(), lane) {
+                match read(fd.as_fd(), queue) {
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                     Err(e) => return Err(e),
                     Ok(None) => {}
-                    Ok(Some((packet, queue))) => {
-                        if queue == 0
-                            && let Some(lane) = self.bulk_flows.note(at, &packet)
+                    Ok(Some((packet, interface_queue))) => {
+                        if interface_queue == 0
+                            && let Some(index) = self.bulk_flows.note(at, &packet)
                         {
-                            self.open(lane, packet.head().len());
+                            self.open(index, packet.head().len());
                         }
                         take(packet);
                     }
@@ -258,7 +260,7 @@ impl TapQueues {
             let drained = came < burst;
             let moved = hurry && self.note_first(came, drained);
             empty = match drained {
-                // Lanes that were passed over have their turn.
+                // Queues that were passed over have their turn.
                 true if moved => 1,
                 true => empty + 1,
                 false => 0,
@@ -267,35 +269,35 @@ impl TapQueues {
         Ok(())
     }
 
-    /// So many frames were read from the first queue. Returns whether a lane waits no longer.
+    /// Notes that frames were read from the first queue. Returns whether a queue waits no longer.
     fn note_first(&mut self, frames: usize, drained: bool) -> bool {
         let before = self.moving;
-        for (lane, (_, place)) in (1..).zip(&mut self.spare) {
-            place.behind = if drained { 0 } else { place.behind.saturating_sub(frames) };
-            if place.behind == 0 {
-                self.moving &= !bit(lane);
+        for (index, (_, queue)) in (1..).zip(&mut self.spare) {
+            queue.behind = if drained { 0 } else { queue.behind.saturating_sub(frames) };
+            if queue.behind == 0 {
+                self.moving &= !bit(index);
             }
         }
         self.moving != before
     }
 
-    /// Attaches the queue of a lane that a flow just got, whose headers are so long.
-    fn open(&mut self, lane: usize, headers: usize) {
-        let Some((fd, _)) = lane.checked_sub(1).and_then(|i| self.spare.get(i)) else { return };
-        if !self.active.contains(&lane) {
+    /// Attaches the queue that a flow just got, for headers of the given length.
+    fn open(&mut self, index: usize, headers: usize) {
+        let Some((fd, _)) = index.checked_sub(1).and_then(|i| self.spare.get(i)) else { return };
+        if !self.active.contains(&index) {
             if attach(self.attach, self.ready.as_ref(), fd).is_err() {
-                // Its frames still come by the first queue; those of lanes below by theirs.
-                self.bulk_flows.give_up_from(lane);
+                // The flow's frames still come by the first queue; those of lower queues by theirs.
+                self.bulk_flows.give_up_from(index);
                 return;
             }
-            self.read_lane(lane);
+            self.read_from(index);
         }
-        let Some((_, place)) = lane.checked_sub(1).and_then(|i| self.spare.get_mut(i)) else {
+        let Some((_, queue)) = index.checked_sub(1).and_then(|i| self.spare.get_mut(i)) else {
             return;
         };
-        self.unused |= bit(lane);
-        place.predictor = Predictor::for_headers(headers);
-        place.bulk.align();
+        self.unused |= bit(index);
+        queue.predictor = Predictor::for_headers(headers);
+        queue.bulk.align();
     }
 }
 
@@ -313,10 +315,10 @@ fn attach(how: SetAttached, ready: Option<&OwnedFd>, fd: &OwnedFd) -> io::Result
     watched
 }
 
-const _: () = assert!(SPARE_LANES < 32, "a bit for each lane");
+const _: () = assert!(SPARE_QUEUES < 32, "a bit for each queue");
 
-fn bit(lane: usize) -> u32 {
-    1_u32.checked_shl(lane as u32).unwrap_or(0)
+fn bit(index: usize) -> u32 {
+    1_u32.checked_shl(index as u32).unwrap_or(0)
 }
 
 fn watch(ready: &OwnedFd, fd: &OwnedFd) -> io::Result<()> {
