@@ -76,7 +76,7 @@ impl From<SocketAddr> for SockAddr {
     }
 }
 
-/// What a caller passed.
+/// An address argument of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Given {
     /// `AF_UNSPEC`: dissolves an association.

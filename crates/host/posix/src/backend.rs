@@ -1,4 +1,4 @@
-//! What descriptors run on: a runtime of sockets, whose threads wait.
+//! [`Backend`]: the runtime of sockets that descriptors run on, whose threads wait.
 
 use std::future::Future;
 use std::io;

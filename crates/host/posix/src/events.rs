@@ -1,4 +1,4 @@
-//! What a file is ready for.
+//! [`Events`]: the events that a file is ready for, with Linux's bits.
 
 bitflags::bitflags! {
     /// Events of poll and epoll, with the numbers that both have.

@@ -1,4 +1,4 @@
-//! What a program has mapped.
+//! [`Mappings`]: the ranges of memory that a program has mapped.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use pagewire_mem::{Held, Mapping, PAGE_SIZE, Reserved};
 
 use crate::Errno;
 
-/// What a program has mapped, by the first address.
+/// The mapped ranges of a program, by their first address.
 #[derive(Debug, Default)]
 pub(crate) struct Mappings(Mutex<BTreeMap<usize, Mapped>>);
 

@@ -9,7 +9,7 @@ use pagewire_stack::Stack;
 
 use crate::{Errno, SockAddr, field};
 
-/// What [`Descriptors::sendmsg`](crate::Descriptors::sendmsg) sends: a `msghdr` without pointers.
+/// A message for [`Descriptors::sendmsg`](crate::Descriptors::sendmsg): a `msghdr` without pointers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SendMessage<'a> {
     /// The destination's `sockaddr`, if there is one.
@@ -48,7 +48,7 @@ pub struct RawRange {
 const MAX_PIECE: usize = 1 << 30;
 
 impl RawRange {
-    /// Its bytes in pieces that a fragment can be of: all of them in one, as a rule.
+    /// The range's bytes in pieces that a fragment can be of: all of them in one, as a rule.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> + use<> {
         let Self { start, len } = *self;
         let piece = move |at: usize| {
@@ -66,7 +66,7 @@ const UDP_SEGMENT: i32 = 103;
 const ALIGN: usize = 8;
 const HEADER: usize = 16;
 
-/// What a call's ancillary data asks for its datagrams.
+/// The settings for datagrams in a call's ancillary data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ancillary {
     /// The size of the datagrams to cut (`UDP_SEGMENT`).

@@ -1,4 +1,4 @@
-//! Free descriptor numbers, as runs: the lowest is found without looking at those that are taken.
+//! [`Numbers`]: the free descriptor numbers, as runs: the lowest is found without looking at those that are taken.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// All below `limit`.
+    /// The numbers below `limit`, all free.
     pub(crate) fn new(limit: usize) -> Self {
         Self { runs: BTreeMap::from([(0, limit)]) }
     }

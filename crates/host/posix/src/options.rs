@@ -30,7 +30,7 @@ impl DerefMut for Options {
 }
 
 impl Options {
-    /// What an accepted connection inherits from its listener.
+    /// The options that an accepted connection inherits from its listener.
     pub(crate) fn inherited(&self) -> Self {
         let mut own = self.clone();
         own.unset(OptionName::Inq);

@@ -38,7 +38,7 @@ pub struct Raw<'d, B: Backend>(pub &'d Descriptors<B>);
 /// Bytes of the longest address that a caller may pass (`sockaddr_storage`).
 const MAX_ADDRESS: usize = 128;
 
-/// One piece of memory. As Linux, no call looks at more than [`MAX_RW_BYTES`] of it.
+/// A piece of memory. As Linux, no call looks at more than [`MAX_RW_BYTES`] of it.
 fn single(start: *const c_void, len: usize) -> RawRange {
     RawRange { start: start.cast(), len: len.min(MAX_RW_BYTES) }
 }

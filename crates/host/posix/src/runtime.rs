@@ -1,4 +1,4 @@
-//! What all calls of one table share.
+//! [`Runtime`]: the state that all calls of one descriptor table share.
 
 use std::future::poll_fn;
 use std::sync::Mutex;

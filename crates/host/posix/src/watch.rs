@@ -1,4 +1,4 @@
-//! What a file wakes when it becomes ready: threads that wait, and epoll instances.
+//! [`Watch`]: the threads that wait for a file, and the epoll instances that watch it.
 //!
 //! ```text
 //!   socket --Waiters--> a thread's waker                       \
@@ -18,7 +18,7 @@ use pagewire_stack::{Readiness, SocketId};
 
 use crate::events::Events;
 
-/// What waits for one file.
+/// The watchers of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Watch(Mutex<Watchers>);
 
@@ -55,7 +55,7 @@ const WAKES: [(Readiness, Events); 4] = [
     (Readiness::ERROR.union(Readiness::ERROR_QUEUE), Events::ERR),
 ];
 
-/// What a socket gains when it becomes ready for one of `interest`.
+/// The readiness that a socket gains when it becomes ready for one of `interest`.
 pub(crate) fn gains(interest: Events) -> Readiness {
     let wakes = WAKES.iter().filter(|(_, what)| what.is_empty() || interest.intersects(*what));
     wakes.fold(Readiness::empty(), |all, (gained, _)| all | *gained)

@@ -1,11 +1,11 @@
-//! Addresses of programs: as numbers, as text and as names.
+//! [`ToSocketAddrs`]: addresses as programs write them, as numbers, as text and as names.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use crate::runtime::Runtime;
 
-/// One address or several, for `bind`, `connect` and `send_to`: socket addresses, pairs of a host and a
+/// The addresses for `bind`, `connect` and `send_to`: socket addresses, pairs of a host and a
 /// port, slices of addresses, or text such as `"10.0.0.1:80"` and `"name:80"`.
 ///
 /// The trait of `std` with this name asks the kernel's resolver, which uses the kernel's network. This one
@@ -21,7 +21,7 @@ pub trait ToSocketAddrs: sealed::Sealed {}
 
 impl<T: sealed::Sealed + ?Sized> ToSocketAddrs for T {}
 
-/// What an argument says.
+/// The content of an argument.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub enum Target {
@@ -40,7 +40,7 @@ mod sealed {
 
 use sealed::Sealed;
 
-/// What an argument says, before any name is resolved.
+/// The addresses or the name in an argument, before any name is resolved.
 ///
 /// # Errors
 /// `InvalidInput` for text without a port.

@@ -1,4 +1,4 @@
-//! Memory that the application sends from and receives.
+//! Memory that the application sends ([`SendBuf`]) and receives ([`Chunk`], [`Chunks`]).
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -73,7 +73,7 @@ impl From<Frag> for Chunk {
 
 /// Received bytes in stream order, as pieces of contiguous memory.
 ///
-/// They are a [`Buf`], which is consumed from the front: what was consumed is released. Its
+/// Chunks are a [`Buf`], which is consumed from the front: what was consumed is released. Its
 /// [`chunk`](Buf::chunk) is the memory itself where nobody else can change that, and
 /// [`copy_to_bytes`](Buf::copy_to_bytes) gives such memory without a copy, as far as it lies in one piece.
 ///
@@ -124,7 +124,7 @@ impl Chunks {
         Self { frags: frags.into(), len, held, shown: OnceLock::new() }
     }
 
-    /// All bytes as one [`Bytes`]: without a copy if they are one piece that others cannot change, else
+    /// The bytes as one [`Bytes`]: without a copy if they are one piece that others cannot change, else
     /// with one, which is the application's own. For the pieces as they are, see [`Chunk::into_bytes`].
     pub fn into_bytes(mut self) -> Bytes {
         self.copy_to_bytes(self.len)
@@ -237,7 +237,7 @@ impl Buf for Chunks {
         }
         let (mut all, mut at) = (vec![0; n], 0);
         while let Some(room) = all.get_mut(at..).filter(|room| !room.is_empty()) {
-            // What was shown does not change any more.
+            // Bytes that were shown do not change any more.
             let shown = self.shown.get().map(|shown| Frag::from_bytes(shown.clone()));
             let Some(front) = shown.or_else(|| self.frags.front().cloned()) else { break };
             let step = front.copy_to(0, room, &mut CopyLedger::new(), CopyReason::AppRead);
@@ -277,7 +277,7 @@ impl Iterator for IntoChunks {
 
 /// Memory to send by reference. It is owned because it must not change until it is acknowledged.
 ///
-/// It is made of
+/// A `SendBuf` is made of
 ///
 /// - [`Bytes`], [`BytesMut`], several [`Bytes`] in a vector or an array;
 /// - a [`Vec`], a boxed slice or a [`String`], whose memory is taken over;

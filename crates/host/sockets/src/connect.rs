@@ -1,4 +1,4 @@
-//! How connections are opened, and sockets bound: options, one attempt, several addresses.
+//! Opening connections and binding sockets: options, one attempt, several addresses.
 
 use std::future::poll_fn;
 use std::io;

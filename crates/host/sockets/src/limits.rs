@@ -1,4 +1,4 @@
-//! Limits of sockets.
+//! Every limit of this crate, with its unit and its reason.
 
 /// Bytes that one read into a growing buffer takes at most: room that is zeroed each time, because the
 /// buffer's own memory may be uninitialised.

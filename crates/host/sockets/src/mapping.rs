@@ -109,7 +109,7 @@ impl From<&Mapping> for SendBuf {
     }
 }
 
-/// What `map_available` found.
+/// The result of `map_available`.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct MapAvailable {
@@ -156,7 +156,7 @@ impl<R: Runtime> Socket<R, TcpId> {
     }
 }
 
-/// One try of a call that waits: `Err(WouldBlock)` to wait on.
+/// A try of a call that waits: `Err(WouldBlock)` to wait on.
 pub(crate) fn try_map(
     (stack, clock): (&mut Stack, &Clock<'_>),
     id: TcpId,

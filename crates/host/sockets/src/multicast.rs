@@ -1,4 +1,4 @@
-//! Groups of datagram sockets.
+//! Joining and leaving multicast groups, for both forms of datagram sockets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};

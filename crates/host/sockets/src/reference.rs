@@ -108,7 +108,7 @@ impl Drop for Owner {
             COUNT.store(noted.len(), Ordering::Relaxed);
             forgotten
         };
-        // Its drop may run code of the program.
+        // The drop of noted memory may run code of the program.
         drop(forgotten);
     }
 }

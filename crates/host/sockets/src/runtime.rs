@@ -1,4 +1,4 @@
-//! Where a socket's stack lives.
+//! [`Runtime`]: the place where a socket's stack lives, such as a host, a simulation or a script's virtual time.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

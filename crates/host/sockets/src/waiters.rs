@@ -1,4 +1,4 @@
-//! Tasks and threads that wait for sockets of one stack: what for, since when, and from which line.
+//! [`Waiters`]: the tasks and threads that wait for sockets of one stack: for which events, since when, and from which line.
 
 use std::collections::BTreeMap;
 use std::panic::Location;
@@ -46,7 +46,7 @@ impl Polls {
 /// A call that waits, for reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// What the caller does, after "waits": `"to read"`, `"to accept"`.
+    /// The purpose of the wait, as it reads after "waits": `"to read"`, `"to accept"`.
     pub what: &'static str,
     /// The line of the call, if a future remembers it.
     pub location: Option<&'static Location<'static>>,
@@ -224,7 +224,7 @@ impl Waiters {
         self.next = Instant::FAR;
     }
 
-    /// All waiters, ordered by when they began to wait.
+    /// The waiters, ordered by when they began to wait.
     pub fn sorted(&self) -> Vec<(SocketId, &Waiter)> {
         let all = self.sockets.iter();
         let mut all: Vec<_> = all

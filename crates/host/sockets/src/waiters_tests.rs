@@ -1,3 +1,5 @@
+//! The registry of waiters: who is woken by which event, and what a removal leaves.
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Wake;

@@ -1,4 +1,4 @@
-//! fcntl and ioctl.
+//! The calls `fcntl` and `ioctl`.
 
 use std::sync::atomic::Ordering;
 

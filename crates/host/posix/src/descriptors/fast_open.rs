@@ -21,7 +21,7 @@ impl<B: Backend> SocketCall<'_, B> {
     /// Sends with `MSG_FASTOPEN`, or the first data of a deferred connection.
     ///
     /// # Errors
-    /// Those of connecting and of sending; `EOPNOTSUPP` without an address, or if this host does
+    /// The errors of connecting and of sending; `EOPNOTSUPP` without an address, or if this host does
     /// not do Fast Open.
     pub(crate) fn send_fast(
         &self,
@@ -67,7 +67,7 @@ impl<B: Backend> SocketCall<'_, B> {
                 .with(|stack, _| stack.tcp(id).map(|mut tcp| tcp.send_syn()))
                 .map_err(errno)?;
         } else if deferred {
-            // What the SYN carries.
+            // The SYN carries this payload.
             sent = self.runtime.with(|stack, now| {
                 send_payload((stack, now), id, payload, (0, false), total, flags, &mut call)
             })?;

@@ -44,7 +44,7 @@ fn open_flags(flags: i32) -> Result<OpenFlags, Errno> {
 
 /// Bits of the type in the second argument of `socket`.
 const TYPE_MASK: i32 = 0xf;
-/// One more than the largest protocol number and socket type.
+/// The largest protocol number and socket type, plus one.
 const IPPROTO_MAX: i32 = 263;
 const SOCK_MAX: i32 = 11;
 
@@ -426,7 +426,7 @@ impl<B: Backend> SocketCall<'_, B> {
             Stage::Connecting(id) | Stage::Connected(id) => {
                 let unanswered = self.runtime.with(|stack, now| {
                     let readiness = stack.readiness(id)?;
-                    // One that was accepted with Fast Open may still be shaking hands.
+                    // A connection that was accepted with Fast Open may still be shaking hands.
                     let connecting = matches!(state.stage, Stage::Connecting(_));
                     let connected = readiness.contains(Readiness::CONNECTED);
                     let mut tcp = stack.tcp(id)?;

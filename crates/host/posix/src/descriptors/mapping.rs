@@ -210,7 +210,7 @@ impl<B: Backend> Descriptors<B> {
         Ok(())
     }
 
-    /// What both kinds of `mmap` check first: the length in whole pages, and the stream.
+    /// Checks the length, in whole pages, and the stream: the first step of both kinds of `mmap`.
     fn stream_to_map(
         &self,
         fd: Fd,

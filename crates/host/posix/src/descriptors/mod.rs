@@ -118,7 +118,7 @@ impl<B: Backend> Descriptors<B> {
         Self { runtime, mappings: Mappings::default(), table: RwLock::default() }
     }
 
-    /// What it runs on.
+    /// The runtime that the descriptors run on.
     pub fn backend(&self) -> &B {
         &self.runtime.backend
     }

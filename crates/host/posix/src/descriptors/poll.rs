@@ -1,4 +1,4 @@
-//! poll and epoll.
+//! The calls `poll`, `epoll_create`, `epoll_ctl` and `epoll_wait`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::{Errno, Fd};
 pub struct PollFd {
     /// The descriptor; a negative one is skipped.
     pub fd: Fd,
-    /// What to wait for.
+    /// The events to wait for.
     pub events: Events,
-    /// Set: what it is ready for.
+    /// Set by the call: the events that the file is ready for.
     pub revents: Events,
 }
 

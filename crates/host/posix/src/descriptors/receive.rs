@@ -159,12 +159,12 @@ impl<B: Backend> SocketCall<'_, B> {
         let discard = flags & libc::MSG_TRUNC != 0;
         let mut received = 0;
         let outcome = self.wait(id, Events::IN, flags, limit, |stack, now| {
-            // What was taken is returned; what ended the stream waits for the next call.
+            // Bytes that were taken are returned; the error that ended the stream waits for the next call.
             if received > 0 && has_ended(stack, id) {
                 return Ok(());
             }
             if peek {
-                // What was seen before is seen again.
+                // Each try peeks from the beginning again.
                 received = 0;
             }
             let mut tcp = stack.tcp(id).map_err(errno)?;

@@ -350,7 +350,7 @@ fn send_copies(
 ) -> Result<usize, Error> {
     let mut sent = 0;
     for piece in pieces(iov, done, total - done) {
-        // What ends the call ends with its last piece; the pieces before have more to come.
+        // The flags of the call are those of its last piece; the pieces before have more to come.
         let last = done + sent + piece.len() == total;
         let flags = if last { send_flags(flags) } else { SendFlags::MORE };
         match tcp.send(now, piece, flags) {
@@ -385,7 +385,7 @@ fn source_on(stack: &Stack, interface: u32, to: IpAddr) -> Result<Option<IpAddr>
     suits.or_else(|| candidates().next()).map(Some).ok_or(Errno::NETUNREACH)
 }
 
-/// What a stream sends.
+/// The payload of a send.
 pub(crate) enum Payload<'a> {
     Copied(&'a [IoSlice<'a>]),
     /// By reference, with a notification; queued fragments are removed.

@@ -1,4 +1,4 @@
-//! epoll: level and edge triggered, one-shot, exclusive, nested.
+//! [`Epoll`]: an epoll instance: level and edge triggered, one-shot, exclusive, nested.
 //!
 //! As in Linux, an instance has a list of entries that may be ready. A file's wake-up puts its
 //! entries there ([`Ready::push`]); `epoll_wait` takes them off, asks the files, and puts those back
@@ -20,16 +20,16 @@ use crate::runtime::Runtime;
 use crate::watch::{Subscriber, Watch, push_weak};
 use crate::{Errno, Fd};
 
-/// What epoll reports, and what it is asked for.
+/// An event that epoll reports, or is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpollEvent {
-    /// What to wait for, or what the file is ready for.
+    /// The events to wait for, or those that the file is ready for.
     pub events: Events,
     /// The caller's own.
     pub data: u64,
 }
 
-/// What [`Descriptors::epoll_ctl`](crate::Descriptors::epoll_ctl) does.
+/// An operation of [`Descriptors::epoll_ctl`](crate::Descriptors::epoll_ctl).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EpollOp {
     /// Watches a file.
@@ -48,7 +48,7 @@ struct Core {
     lists: Mutex<Lists>,
     /// Threads in `epoll_wait`.
     waiters: AtomicUsize,
-    /// Of the instance's own file.
+    /// The watchers of the instance's own file.
     watch: Arc<Watch>,
     /// Entries of instances that watch this one.
     upper: Mutex<Vec<Weak<Ready>>>,
@@ -83,7 +83,7 @@ struct Ready {
 const PRIVATE: Events =
     Events::EDGE.union(Events::ONESHOT).union(Events::EXCLUSIVE).union(Events::WAKEUP);
 
-/// What may be asked for together with `EPOLLEXCLUSIVE`.
+/// The events that may be asked for together with `EPOLLEXCLUSIVE`.
 const WITH_EXCLUSIVE: Events = Events::IN
     .union(Events::OUT)
     .union(Events::ERR)
@@ -339,7 +339,7 @@ impl Core {
     }
 }
 
-/// What a walk found at each instance, so that it visits each edge of a mesh a few times only.
+/// The instances that a walk has visited, and the paths at each, so that it visits each edge of a mesh a few times only.
 type Looked = HashMap<*const Core, (Arc<Core>, usize)>;
 
 /// Whether `core` may watch `inner`: no ring, and no deeper than Linux allows. `looked` has the
@@ -396,7 +396,7 @@ fn check_breadth(inner: &Arc<Core>, core: &Arc<Core>, below: &Looked) -> Result<
     let mut looked = HashMap::new();
     let new = 1 + ways_up(core, &mut looked);
     let old = ways_up(inner, &mut looked);
-    // Those below were not visited yet: their paths lead through `inner`.
+    // The instances below were not visited yet: their paths lead through `inner`.
     looked.insert(Arc::as_ptr(inner), (Arc::clone(inner), old.saturating_add(new)));
     let many = |(core, _): &(Arc<Core>, usize)| ways_up(core, &mut looked) > MAX_EPOLL_PATHS;
     // As Linux.

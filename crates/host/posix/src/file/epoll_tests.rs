@@ -1,3 +1,5 @@
+//! The instances of epoll that an event of a file reaches.
+
 use super::*;
 
 /// An instance in which `waiters` threads wait, and that watches `watch`.

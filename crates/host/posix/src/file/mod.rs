@@ -87,7 +87,7 @@ impl File {
         Wait { runtime, file: self, interest, id: WaiterId::new(), socket: Cell::new(None) }
     }
 
-    /// All that the file is ready for.
+    /// The events that the file is ready for.
     pub(crate) fn events<B: Backend>(&self, runtime: &Runtime<B>) -> Events {
         match &self.object {
             Object::Socket(socket) => socket.events(runtime),

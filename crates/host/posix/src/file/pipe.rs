@@ -1,4 +1,4 @@
-//! Pipes, which keep payload by reference.
+//! [`Pipe`]: a pipe, which keeps payload by reference.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -27,7 +27,7 @@ pub(crate) struct PipeEnd {
 #[derive(Debug)]
 pub(crate) struct Pipe {
     queue: Mutex<Queue>,
-    /// Of the end that reads, and of the one that writes.
+    /// The watchers of the end that reads, and of the end that writes.
     read_watch: Arc<Watch>,
     write_watch: Arc<Watch>,
 }

@@ -1,3 +1,5 @@
+//! A pipe while several readers, writers and splices use it.
+
 use std::task::Waker;
 
 use pagewire_sockets::{Signal, WaiterId};

@@ -41,7 +41,7 @@ pub(crate) struct State {
     pub(crate) options: Options,
     /// Directions that are shut down without a connection: reading, writing.
     pub(crate) shut: [bool; 2],
-    /// What the next call reports: the connection was dissolved from this side.
+    /// The error that the next call reports: the connection was dissolved from this side.
     pub(crate) error: Option<Errno>,
 }
 
@@ -113,7 +113,7 @@ impl Socket {
         self.lock().stage
     }
 
-    /// Its address before it is bound: any port of any address, or of the one that it keeps.
+    /// The socket's address before it is bound: any port of any address, or of the one that it keeps.
     pub(crate) fn unbound(&self, state: &State) -> SocketAddr {
         let any = match self.domain {
             Domain::Inet => Ipv4Addr::UNSPECIFIED.into(),

@@ -73,7 +73,7 @@ fn datagram_that_may_not_be_cut_is_refused_with_the_mtu_of_its_path() {
         set(&left, fd, level, discover, libc::IP_PMTUDISC_PROBE).unwrap();
         assert_eq!(left.send(fd, &buf[..1501 - headers], 0), Err(Errno::MSGSIZE));
         assert_eq!(queued_error(&left, fd).map(|e| e.2), Ok(1500));
-        // Of a port that nobody has: the network's, about that address.
+        // A port that nobody has: the error comes from the network, about that address.
         let nobody = addr(&to.replace(":53", ":54"));
         left.sendto(fd, b"x", 0, Some(nobody.as_bytes())).unwrap();
         settle(&left);
@@ -197,7 +197,7 @@ fn packet_information_says_the_address_and_the_link_and_chooses_them() {
     for (control, sent) in [
         (v6(1, "fd00::1"), Ok(4)),
         (v6(0, "fd00::7"), Err(Errno::INVAL)),
-        // Of the other version: passed over.
+        // Packet information of the other version is passed over.
         (v4(9, [10, 0, 0, 7], [0; 4]), Ok(4)),
     ] {
         assert_eq!(send_with(&left, client, "[fd00::2]:53", &control), sent, "{control:?}");

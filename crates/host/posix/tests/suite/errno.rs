@@ -502,7 +502,7 @@ fn an_accepted_connection_has_its_listeners_options() {
     let (server, _) = right.accept(fd).unwrap();
     assert_eq!(option(&right, server, libc::IPPROTO_TCP, libc::TCP_NODELAY), Ok(1));
     assert_eq!(option(&right, server, libc::SOL_SOCKET, libc::SO_ZEROCOPY), Ok(1));
-    // What the SYN,ACK announced: 12 bytes of each segment are the timestamps'.
+    // The SYN,ACK announced 700: 12 bytes of each segment are the timestamps'.
     assert_eq!(option(&left, client, libc::IPPROTO_TCP, libc::TCP_MAXSEG), Ok(700 - 12));
 }
 

@@ -46,7 +46,7 @@ fn group_req(group: &str, number: i32) -> Vec<u8> {
     value
 }
 
-/// What is there to read, all of it.
+/// The datagrams that are there to read.
 fn all(files: &Files, fd: Fd) -> Vec<Vec<u8>> {
     files.backend().run(Duration::from_millis(5));
     set_nonblocking(files, fd);
@@ -99,7 +99,7 @@ fn a_socket_may_be_bound_to_a_group() {
     left.sendto(from, b"hello", 0, Some(addr("239.0.0.7:5000").as_bytes())).unwrap();
     left.sendto(from, b"to one", 0, Some(addr("10.0.0.2:5000").as_bytes())).unwrap();
     assert_eq!(all(&right, fd), [b"hello"]);
-    // It sends from an address of its own.
+    // A socket bound to a group sends from an address of its own.
     let to = bound(&left, datagram, "10.0.0.1:6000");
     right.sendto(fd, b"answer", 0, Some(addr("10.0.0.1:6000").as_bytes())).unwrap();
     assert_eq!(all(&left, to), [b"answer"]);
@@ -173,7 +173,7 @@ fn settings_for_groups_are_read_back_and_bounded_as_on_linux() {
         assert_eq!(set(&left, fd, level, names[2], 2), Err(Errno::INVAL));
     }
     assert_eq!(set(&left, fd, V6, libc::IPV6_MULTICAST_LOOP, 2), Err(Errno::INVAL));
-    // One byte will do.
+    // A value of one byte will do.
     assert_eq!(left.setsockopt(fd, V4, ttl, &[9]), Ok(()));
     assert_eq!(option(&left, fd, V4, ttl), Ok(9));
     let by = libc::IP_MULTICAST_IF;

@@ -70,7 +70,7 @@ fn mapping_a_stream_receives_from_it() {
     let mut rest = [0; PAGE];
     assert_eq!(right.read(server, &mut rest), Ok(PAGE));
     assert_eq!(rest, data[2 * PAGE..]);
-    // It stays when the socket goes.
+    // The mapping stays when the socket goes.
     right.close(server).unwrap();
     assert_eq!(shown(at, 2 * PAGE), data[..2 * PAGE]);
     assert!(right.is_mapped(at + PAGE));
@@ -233,7 +233,7 @@ fn what_is_too_little_for_a_page_is_copied_into_the_buffer() {
     assert_eq!((zc.length, zc.copybuf_len), ((5 * PAGE) as u32, 100));
     assert_eq!((zc.recv_skip_hint, zc.inq), (0, 0));
     assert_eq!(shown(address as usize, 5 * PAGE), data[..5 * PAGE]);
-    // All there is fits the buffer: nothing is mapped.
+    // The bytes that are there fit the buffer: nothing is mapped.
     send(&left, client, b"short");
     (zc.length, zc.copybuf_len) = (PAGE as u32, PAGE as i32);
     receive(&right, server, &mut zc).unwrap();

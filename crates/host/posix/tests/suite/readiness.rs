@@ -1,4 +1,4 @@
-//! What poll and epoll say in each state, and when.
+//! The answers of poll and epoll in each state, and when they come.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -12,7 +12,7 @@ use crate::support::{
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
-/// All that poll says about a file.
+/// Every event that poll reports about a file.
 fn state(files: &Files, fd: Fd) -> Events {
     let events = Events::IN
         | Events::PRI
@@ -318,7 +318,7 @@ fn a_tower_of_epoll_instances_is_as_low_when_built_from_the_top() {
         assert_eq!(watch(above), Ok(()), "{above}");
     }
     assert_eq!(watch(4), Err(Errno::LOOP));
-    // What is deleted does not count.
+    // A deleted watch does not count.
     left.epoll_ctl(tower[0], EpollOp::Delete, tower[1]).unwrap();
     assert_eq!(watch(4), Ok(()));
     assert_eq!(watch(0), Err(Errno::LOOP));
@@ -387,7 +387,7 @@ fn an_answer_that_is_faster_than_connect_is_an_edge_all_the_same() {
 #[test]
 fn a_connection_that_is_faster_than_listen_is_an_edge_all_the_same() {
     let (left, right) = pair();
-    // So that the neighbours know each other, and the SYN is there at once.
+    // The neighbours know each other after this, so the SYN is there at once.
     connected(&left, &right);
     let server = bound(&right, stream, "10.0.0.2:81");
     let epoll = edges_of(&right, server, Events::IN);

@@ -413,7 +413,7 @@ fn a_datagram_is_put_together_by_calls_that_say_more_and_by_a_cork() {
 fn epoll_reports_notifications_level_by_level_once_or_by_the_edge() {
     let all = [Events::ERR, Events::ERR, Events::ERR];
     for (extra, expected) in [
-        // Of one completion: again and again. Of the next, which is merged with it: the same.
+        // A completion is reported again and again, and so is the next, which is merged with it.
         (Events::empty(), &all[..]),
         (Events::EDGE, &all[..1]),
         (Events::EXCLUSIVE | Events::EDGE, &all[..1]),

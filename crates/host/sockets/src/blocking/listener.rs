@@ -1,4 +1,4 @@
-//! Listeners of threads.
+//! [`TcpListener`]: listeners of threads.
 
 use std::io;
 use std::net::SocketAddr;

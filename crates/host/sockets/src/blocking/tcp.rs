@@ -1,4 +1,4 @@
-//! Connections of threads: `send` and `recv_chunks`, where a byte's path begins and ends.
+//! [`TcpStream`]: connections of threads, with `send` and `recv_chunks`, where a byte's path begins and ends.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
@@ -151,7 +151,7 @@ impl<R: Blocking> TcpStream<R> {
     /// Opens a connection and waits until it is established: to the first address that answers.
     ///
     /// # Errors
-    /// Of the last address: `ConnectionRefused` (the port is closed), `NetworkUnreachable` (no route),
+    /// The error of the last address: `ConnectionRefused` (the port is closed), `NetworkUnreachable` (no route),
     /// `HostUnreachable` (no neighbour answers for it), `TimedOut`; those of the resolver.
     pub fn connect_on(
         runtime: &R,
@@ -241,7 +241,7 @@ impl<R: Blocking> TcpStream<R> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`send`](Self::send), and `ENOBUFS`: too many notifications are unread or outstanding,
+    /// The errors of [`send`](Self::send), and `ENOBUFS`: too many notifications are unread or outstanding,
     /// or too many pages are held (`HostBuilder::zerocopy_memory` of a host).
     /// If a part was queued before the error, the call succeeds with that part. A call that queues
     /// nothing takes no id.
@@ -296,7 +296,7 @@ impl<R: Blocking> TcpStream<R> {
     /// Receives up to `max` bytes by reference, waiting for one; empty at the end of the stream.
     ///
     /// # Errors
-    /// What ended the connection; `TimedOut`, and `WouldBlock` on a non-blocking stream.
+    /// The error that ended the connection; `TimedOut`, and `WouldBlock` on a non-blocking stream.
     #[inline]
     pub fn recv_chunks(&self, max: usize) -> io::Result<Chunks> {
         let id = self.0.id();
@@ -331,7 +331,7 @@ impl<R: Blocking> TcpStream<R> {
     /// ([`TcpConfig::recv_buffer`](pagewire_stack::TcpConfig::recv_buffer)).
     ///
     /// # Errors
-    /// Those of `map`, with their numbers ([`MapError::errno`]: a length that is no multiple of 4096
+    /// The errors of `map`, with their numbers ([`MapError::errno`]: a length that is no multiple of 4096
     /// is `EINVAL`, the end of the stream `EIO`); `TimedOut`; `NoMemory` (`ENOMEM`) when the window
     /// closes before so much is queued.
     pub fn map_wait(&self, len: usize) -> io::Result<Mapping> {

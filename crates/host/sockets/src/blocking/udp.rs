@@ -1,4 +1,4 @@
-//! Datagram sockets of threads.
+//! [`UdpSocket`]: datagram sockets of threads.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -144,7 +144,7 @@ impl<R: Blocking> UdpSocket<R> {
     /// datagram in more than 17 pieces is copied.
     ///
     /// # Errors
-    /// Those of [`send_chunks_to`](Self::send_chunks_to), and `ENOBUFS` as for
+    /// The errors of [`send_chunks_to`](Self::send_chunks_to), and `ENOBUFS` as for
     /// [`TcpStream::send_zc`](super::TcpStream::send_zc).
     pub fn send_zc(&self, data: impl Into<SendBuf>) -> io::Result<Sent> {
         self.send_frags_zc(&data.into().frags, None)

@@ -1,4 +1,4 @@
-//! The traits of futures-io.
+//! [`Compat`]: a stream with the traits of futures-io.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Listeners of tasks.
+//! [`TcpListener`]: listeners of tasks, shaped as tokio's.
 
 use std::io;
 use std::net::SocketAddr;

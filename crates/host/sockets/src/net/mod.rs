@@ -8,7 +8,7 @@
 //!
 //! Any executor will do. Without the feature `tokio`, the traits are those of futures-io ([`Compat`]).
 //!
-//! What differs from tokio's types, because there is no kernel below:
+//! Differences from tokio's types, because there is no kernel below:
 //!
 //! - Names are those of the runtime's resolver; see [`ToSocketAddrs`].
 //! - There are no descriptors: no `AsFd`, no `AsRawFd`, and `from_std` and `into_std` fail with

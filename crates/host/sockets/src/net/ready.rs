@@ -1,4 +1,4 @@
-//! Readiness of the sockets of tasks.
+//! Readiness of the sockets of tasks: `ready`, `readable`, `try_io`, `async_io`, and completions.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,7 +13,7 @@ use crate::socket::{Kind, Socket};
 use crate::waiters::Call;
 
 impl<R: Runtime, Id: Kind> Socket<R, Id> {
-    /// What the socket is ready for, of `mask`.
+    /// The events of `mask` that the socket is ready for.
     pub(crate) fn level(&self, stack: &Stack, mask: Readiness) -> Result<Readiness, Error> {
         let ready = (stack.readiness(self.id())? & mask).difference(Readiness::CONNECTED);
         if ready.is_empty() { Err(Error::WouldBlock) } else { Ok(ready) }
@@ -63,7 +63,7 @@ impl<R: Runtime, Id: Kind> Socket<R, Id> {
     }
 }
 
-/// What ends a wait for `interest`.
+/// The events that end a wait for `interest`.
 #[cfg(feature = "tokio")]
 pub(crate) fn mask_of(interest: Interest) -> Readiness {
     let mut mask = Readiness::NONE;
@@ -204,7 +204,7 @@ macro_rules! readiness {
             /// `WouldBlock`.
             ///
             /// # Errors
-            /// Those of `f`.
+            /// The errors of `f`.
             #[track_caller]
             pub fn async_io<T>(
                 &self,

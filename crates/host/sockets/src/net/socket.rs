@@ -1,4 +1,4 @@
-//! A TCP socket before it listens or connects.
+//! [`TcpSocket`]: a TCP socket of tasks before it listens or connects.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -91,7 +91,7 @@ impl<R: Runtime> TcpSocket<R> {
     /// A socket of IPv4 on the stack of the code that runs.
     ///
     /// # Errors
-    /// Those of [`Runtime::current`](crate::Runtime::current).
+    /// The errors of [`Runtime::current`](crate::Runtime::current).
     pub fn new_v4() -> io::Result<Self> {
         Ok(Self::on(&R::current()?, false))
     }
@@ -99,7 +99,7 @@ impl<R: Runtime> TcpSocket<R> {
     /// A socket of IPv6 on the stack of the code that runs.
     ///
     /// # Errors
-    /// Those of [`Runtime::current`](crate::Runtime::current).
+    /// The errors of [`Runtime::current`](crate::Runtime::current).
     pub fn new_v6() -> io::Result<Self> {
         Ok(Self::on(&R::current()?, true))
     }

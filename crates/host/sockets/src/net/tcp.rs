@@ -1,4 +1,4 @@
-//! Connections of tasks, and their halves.
+//! [`TcpStream`]: connections of tasks, shaped as tokio's.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::iter;
@@ -27,7 +27,7 @@ use crate::zerocopy::Sent;
 
 /// A TCP connection, as tokio's; beyond that, it sends and receives by reference.
 ///
-/// It is no clone: two tasks use the halves of [`into_split`](Self::into_split), or `&TcpStream` where the
+/// A stream has no clone: two tasks use the halves of [`into_split`](Self::into_split), or `&TcpStream` where the
 /// calls take that. A drop closes as on Linux: queued data is delivered; unread received data makes it a
 /// reset.
 pub struct TcpStream<R: Runtime> {
@@ -49,7 +49,7 @@ impl<R: Runtime> TcpStream<R> {
     /// Connects to the first address that answers, on the stack of the code that runs.
     ///
     /// # Errors
-    /// Of the last address: `ConnectionRefused`, `TimedOut` (by default after some 130 s),
+    /// The error of the last address: `ConnectionRefused`, `TimedOut` (by default after some 130 s),
     /// `HostUnreachable`, `NetworkUnreachable`; those of the resolver; those of
     /// [`Runtime::current`].
     #[track_caller]
@@ -74,7 +74,7 @@ impl<R: Runtime> TcpStream<R> {
     /// [`connect_on`](Self::connect_on) with options.
     ///
     /// # Errors
-    /// Those of [`connect`](Self::connect); `AddrNotAvailable` for a local address that is not the host's
+    /// The errors of [`connect`](Self::connect); `AddrNotAvailable` for a local address that is not the host's
     /// or is in use.
     #[track_caller]
     pub fn connect_with(
@@ -187,7 +187,7 @@ impl<R: Runtime> TcpStream<R> {
     /// If the future is dropped before it is ready, a part may be queued.
     ///
     /// # Errors
-    /// Those of [`send`](Self::send), and `ENOBUFS`: too many notifications are unread or outstanding, or
+    /// The errors of [`send`](Self::send), and `ENOBUFS`: too many notifications are unread or outstanding, or
     /// too many pages are held. If a part was queued before the error, the call succeeds with that part. A
     /// call that queues nothing takes no id.
     pub async fn send_zc(&self, buf: impl Into<SendBuf>) -> io::Result<Sent> {
@@ -211,7 +211,7 @@ impl<R: Runtime> TcpStream<R> {
     /// Receives up to `max` bytes by reference, once there is one; empty at the end of the stream.
     ///
     /// # Errors
-    /// What ended the connection.
+    /// The error that ended the connection.
     #[track_caller]
     pub fn recv_chunks(
         &self,
@@ -262,7 +262,7 @@ impl<R: Runtime> TcpStream<R> {
     /// [`map_wait`](crate::blocking::TcpStream::map_wait) of the form for threads.
     ///
     /// # Errors
-    /// Those of `map`, with their numbers; `NoMemory` (`ENOMEM`) when the window closes before so much is
+    /// The errors of `map`, with their numbers; `NoMemory` (`ENOMEM`) when the window closes before so much is
     /// queued.
     pub async fn map_wait(&self, len: usize) -> io::Result<Mapping> {
         let id = self.socket.id();
@@ -310,7 +310,7 @@ impl<R: Runtime> TcpStream<R> {
     /// Reads without taking, once something is there; 0 is the end of the stream.
     ///
     /// # Errors
-    /// What ended the connection.
+    /// The error that ended the connection.
     #[track_caller]
     pub fn peek(&self, buf: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send + Sync {
         let id = self.socket.id();

@@ -1,4 +1,4 @@
-//! Datagram sockets of tasks.
+//! [`UdpSocket`]: datagram sockets of tasks, shaped as tokio's.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -123,7 +123,7 @@ impl<R: Runtime> UdpSocket<R> {
     /// [`tos_v4`](Self::tos_v4).
     ///
     /// # Errors
-    /// Those of `tos_v4`.
+    /// The errors of `tos_v4`.
     #[deprecated(
         note = "`tos` related methods have been renamed `tos_v4` since they are IPv4-specific."
     )]
@@ -134,7 +134,7 @@ impl<R: Runtime> UdpSocket<R> {
     /// [`set_tos_v4`](Self::set_tos_v4).
     ///
     /// # Errors
-    /// Those of `set_tos_v4`.
+    /// The errors of `set_tos_v4`.
     #[deprecated(
         note = "`tos` related methods have been renamed `tos_v4` since they are IPv4-specific."
     )]
@@ -280,7 +280,7 @@ impl<R: Runtime> UdpSocket<R> {
     /// again; see [`send_zc`](crate::blocking::UdpSocket::send_zc) of the form for threads.
     ///
     /// # Errors
-    /// Those of the form for threads.
+    /// The errors of the form for threads.
     pub async fn send_zc(&self, data: impl Into<SendBuf>) -> io::Result<Sent> {
         self.send_frags_zc(&data.into().frags, None).await
     }

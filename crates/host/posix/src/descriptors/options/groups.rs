@@ -22,7 +22,7 @@ const MCAST_LEAVE_GROUP: i32 = 45;
 const MREQ: usize = 8;
 const GROUP_REQ: usize = 8 + 128;
 
-/// Which of the two.
+/// The operation on a group.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verb {
     Join,
@@ -96,7 +96,7 @@ impl<B: Backend> SocketCall<'_, B> {
             (Stage::Datagram(id), Verb::Leave) => {
                 stack.udp(id).and_then(|mut udp| udp.leave_group(now, group, on))
             }
-            // What is no group needs no link to be refused.
+            // An address that is no group needs no link to be refused.
             (_, Verb::Join) if !group.is_multicast() => Err(pagewire_stack::Error::InvalidInput),
             (_, Verb::Join) => {
                 groups.join(group, stack.group_link(group, on)?, on == GroupLink::Route)

@@ -129,7 +129,7 @@ impl<B: Backend> SocketCall<'_, B> {
         }
     }
 
-    /// What a value means to this socket.
+    /// The option that a value means to this socket.
     fn adapted(&self, state: &State, option: SocketOption) -> Result<SocketOption, Errno> {
         use SocketOption as O;
         let is_stream = self.kind == Kind::Stream;
@@ -146,7 +146,7 @@ impl<B: Backend> SocketCall<'_, B> {
             O::TrafficClass(class) if is_stream => O::TrafficClass(class & !0b11),
             O::KeepAlive(Some(_)) => O::KeepAlive(Some(state.options.keepalive())),
             O::WindowClamp(None) if state.stage != Stage::Closed => return Err(Errno::INVAL),
-            // What makes sense only before there is a connection.
+            // Options that make sense only before there is a connection.
             O::FastOpen(_) | O::FastOpenNoCookie(_) if state.stage.connection().is_some() => {
                 return Err(Errno::INVAL);
             }
@@ -235,7 +235,7 @@ impl<B: Backend> SocketCall<'_, B> {
         Ok((linux.write)(self.current(state, linux.name)))
     }
 
-    /// What was set, else what the stack has.
+    /// The value that was set, else the stack's.
     fn current(&self, state: &State, name: OptionName) -> SocketOption {
         use SocketOption as O;
         let is_stream = self.kind == Kind::Stream;

@@ -52,7 +52,7 @@ pub(crate) fn put_timestamp(message: &mut ReceiveMessage<'_, '_>, at: Duration) 
     message.put_control(libc::SOL_SOCKET, libc::SCM_TIMESTAMPING, &data);
 }
 
-/// What the stack is to report.
+/// The times that the stack is to report.
 fn kinds(bits: u32) -> TxTimestamping {
     // Without SOF_TIMESTAMPING_SOFTWARE they would be taken, and not reported.
     let pairs = [

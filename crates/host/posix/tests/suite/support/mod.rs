@@ -69,7 +69,7 @@ impl World {
     }
 }
 
-/// One stack of the two.
+/// The runtime of one of the two stacks.
 #[derive(Clone)]
 pub struct Virtual {
     world: Arc<Mutex<World>>,
@@ -253,14 +253,14 @@ pub fn reset(files: &Files, fd: Fd) {
     files.close(fd).unwrap();
 }
 
-/// What poll says of a file at once.
+/// The answer of poll about a file, without a wait.
 pub fn ready(files: &Files, fd: Fd, events: Events) -> Events {
     let mut fds = [PollFd { fd, events, ..PollFd::default() }];
     files.poll(&mut fds, Some(Duration::ZERO)).unwrap();
     fds[0].revents
 }
 
-/// One piece of ancillary data, as C lays it out.
+/// A piece of ancillary data, as C lays it out.
 pub fn control_message(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
     let mut out = (16 + data.len()).to_ne_bytes().to_vec();
     out.extend_from_slice(&level.to_ne_bytes());
