@@ -115,9 +115,9 @@ impl TapBuilder {
         // Where one queue was wanted, the others are spare.
         let mut spare = if queues == 1 { all.split_off(1.min(all.len())) } else { Vec::new() };
         let info = TapInfo { name, kernel_mac, mtu, queues };
-        let taps = all.into_iter().map(|fd| {
-            self.over(fd, std::mem::take(&mut spare), settings.pool_bytes, info.clone())
-        });
+        let taps = all
+            .into_iter()
+            .map(|fd| self.over(fd, std::mem::take(&mut spare), settings.pool_bytes, info.clone()));
         taps.collect()
     }
 

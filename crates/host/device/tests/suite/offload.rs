@@ -2,20 +2,21 @@
 //! own segmentation and checksumming (which needs root).
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpSlice, TransportSlice};
 use pagewire_device::offload::{
-    OffloadError, Pieces, complete_checksum, cut_within, linearize, segment, send_on,
+    OffloadError, Pieces, complete_checksum, cut_within, leave_checksum_open, linearize, segment,
+    send_on,
 };
+use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{
     CopyLedger, CopyReason, Frag, Gso, GsoKind, PacketBuf, PagePool, PageWriter, RxChecksum,
     TxChecksum,
 };
-use pagewire_testkit::frames::{bytes_of, received};
+use pagewire_testkit::built;
+use pagewire_testkit::frames::{bytes_of, ip, received};
 use proptest::prelude::*;
-
-use crate::support::{Host, Segment};
 
 /// A super-frame to be cut, or a frame that needs a checksum.
 #[derive(Clone, Debug)]
@@ -66,18 +67,6 @@ impl Super {
         Self { v6: false, options: 0, flags: 0x10, seq: 1, mss, pieces, adjacent }
     }
 
-    fn ends(&self) -> (Host, Host) {
-        let ips = if self.v6 {
-            let ip = |n| IpAddr::from(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, n));
-            (ip(2), ip(1))
-        } else {
-            let ip = |n| IpAddr::from(Ipv4Addr::new(10, 77, 0, n));
-            (ip(2), ip(1))
-        };
-        let mac = [2, 0, 0, 0, 0, 7];
-        (Host { mac, ip: ips.0 }, Host { mac: [2, 0, 0, 0, 0, 8], ip: ips.1 })
-    }
-
     fn payload(&self) -> Vec<u8> {
         let len = self.pieces.iter().sum();
         let mut x = self.seq | 1;
@@ -91,25 +80,31 @@ impl Super {
     }
 
     fn packet(&self) -> PacketBuf {
-        let (from, to) = self.ends();
+        let (v4, v6) =
+            (|n| [10, 77, 0, n].into(), |n| Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, n).into());
+        let ends: [IpAddr; 2] = if self.v6 { [v6(2), v6(1)] } else { [v4(2), v4(1)] };
         let mut options = vec![1; self.options];
         if let Some(stamp) = options.get_mut(..10) {
             stamp.copy_from_slice(&[8, 10, 1, 2, 3, 4, 5, 6, 7, 8]);
         }
-        let segment = Segment {
-            from,
-            to,
-            ports: (1000, 2000),
-            seq: self.seq,
-            ack: 77,
-            flags: self.flags,
-            window: 500,
-            options: &options,
-        };
         let payload = self.payload();
+        let tcp =
+            ip([[2, 0, 0, 0, 0, 7], [2, 0, 0, 0, 0, 8]], ends, 64).tcp(1000, 2000, self.seq, 500);
+        let bytes = built!(tcp.ack(77).options_raw(&options).unwrap(), &payload);
+        let headers = bytes.len() - payload.len();
+        let mut packet = PacketBuf::for_tx();
+        let head = packet.push(headers).unwrap();
+        head.copy_from_slice(&bytes[..headers]);
+        let start = if self.v6 { 54 } else { 34 };
+        head[start + 13] = self.flags;
+        if !self.v6 {
+            head[18..22].copy_from_slice(&[0xff, 0xfe, 0x40, 0]);
+            head[24..26].fill(0);
+            let mut sum = Checksum::new();
+            sum.add_bytes(&head[14..34]);
+            head[24..26].copy_from_slice(&sum.finish().to_be_bytes());
+        }
         let whole = Frag::from(bytes::Bytes::from(payload.clone()));
-        let mut packet = segment.frame(Some(whole.clone()), self.mss);
-        packet.take_frags();
         let mut at = 0;
         for &n in &self.pieces {
             let piece = match self.adjacent {
@@ -119,6 +114,11 @@ impl Super {
             packet.push_frag(piece).unwrap();
             at += n;
         }
+        leave_checksum_open(&mut packet);
+        packet.tx_checksum = TxChecksum::Partial { start: start as u16, offset: 16 };
+        let kind = if self.v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+        let gso = Gso { kind, size: self.mss, header_len: headers as u16 };
+        packet.gso = Some(gso).filter(|_| payload.len() > usize::from(self.mss));
         packet
     }
 }

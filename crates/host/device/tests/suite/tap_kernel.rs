@@ -1,20 +1,18 @@
 //! The tap driver and the kernel, each test in a network namespace of its own. Needs root.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::thread;
 
 use etherparse::IpNumber;
-use pagewire_device::offload::segment;
 use pagewire_device::{Device, DeviceError, Tap, TapBuilder};
 use pagewire_mem::checksum::Checksum;
-use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PacketBuf, RxChecksum, TxChecksum};
+use pagewire_mem::{CopyLedger, Instant, PacketBuf, RxChecksum, TxChecksum};
 use pagewire_testkit::frames::{self, bytes_of};
 use pagewire_testkit::{Netns, ip};
 
-use crate::support::{Conn, Host, Link, in_namespace};
+use crate::support::{Host, Link, in_namespace};
 
 const KERNEL_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
 const OUR_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
@@ -239,136 +237,6 @@ fn datagram(from: Host, to: Host, protocol: u8, body: &[u8]) -> PacketBuf {
     let mut frame = Vec::new();
     ip.write(&mut frame, IpNumber(protocol), body).unwrap();
     frames::received(&frame, 14 + 20 + 8)
-}
-
-#[test]
-fn bulk_from_a_kernel_socket_lands_aligned_in_adjacent_pages() {
-    const TOTAL: usize = 64 << 20;
-    in_namespace(|| {
-        // Usual frames; payload of whole pages; the largest frames; with and without time stamps.
-        let cases = [(1500, true), (1500, false), (4096 + 52, true), (9000, true), (65_000, true)];
-        for (v6, (mtu, stamps)) in [false, true].into_iter().flat_map(|v| cases.map(|c| (v, c))) {
-            let mut link = Link::new(tap(mtu));
-            let (me, peer) = ends(&link.tap, v6);
-            let writer = thread::spawn(move || {
-                let mut socket = TcpStream::connect((me.ip, 9000)).unwrap();
-                let mut at = 0;
-                let mut buffer = vec![0; 256 << 10];
-                while at < TOTAL {
-                    for (i, byte) in buffer.iter_mut().enumerate() {
-                        *byte = pattern(at + i);
-                    }
-                    socket.write_all(&buffer).unwrap();
-                    at += buffer.len();
-                }
-            });
-            let mss = mtu - if v6 { 60 } else { 40 };
-            let mut conn = Conn::accept(&mut link, me, peer, mss as u16, stamps);
-            let (mut got, mut end, mut breaks) = (0, None, 0);
-            while got < TOTAL {
-                if link.poll() == 0 {
-                    crate::support::wait_readable(&link.tap, crate::support::PATIENCE);
-                }
-                let before = got;
-                while let Some(packet) = link.inbox.pop_front() {
-                    if let Some(answer) = me.neighbour_answer(&packet) {
-                        link.send(answer);
-                    }
-                    let new = conn.hear(&packet).unwrap_or(0);
-                    let mut known = packet.frag_len().saturating_sub(new);
-                    for frag in packet.frags() {
-                        let skip = known.min(frag.len());
-                        known -= skip;
-                        let frag = frag.slice(skip..frag.len());
-                        if frag.is_empty() {
-                            continue;
-                        }
-                        for (i, &byte) in frag.as_slice().unwrap().iter().enumerate() {
-                            if byte != pattern(got + i) {
-                                panic!("byte {} differs", got + i);
-                            }
-                        }
-                        breaks += usize::from(end != Some(frag.addr()));
-                        end = Some(frag.addr() + frag.len());
-                        got += frag.len();
-                    }
-                }
-                if got > before {
-                    let ack = conn.ack();
-                    link.send(ack);
-                }
-            }
-            writer.join().unwrap();
-            let counters = link.tap.counters();
-            let what = format!("v6 {v6}, mtu {mtu}, stamps {stamps}: {counters:?}");
-            let payload = counters.rx_payload_bytes;
-            assert!(payload >= TOTAL as u64, "{what}");
-            assert!(counters.rx_aligned_bytes * 100 >= payload * 99, "{what}");
-            assert!(counters.rx_mispredicted <= 1, "{what}");
-            assert_eq!(counters.rx_dropped_memory + counters.rx_dropped_malformed, 0, "{what}");
-            // The stream is in a few long runs: at most one break per group of pages.
-            assert!(breaks <= TOTAL / (256 << 10) + 8, "{breaks} breaks, {what}");
-            assert_eq!(link.ledger.get(CopyReason::DeviceRx), payload);
-            assert!(link.ledger.ours() < 4096, "{:?}", link.ledger);
-            assert!(link.tap.pool_audit().unwrap().is_conserved());
-        }
-    });
-}
-
-#[test]
-fn kernel_socket_receives_the_same_from_offload_and_from_software() {
-    const TOTAL: usize = 16 << 20;
-    in_namespace(|| {
-        let cases = [(1500, true), (1500, false), (9000, true), (65_000, true), (65_000, false)];
-        for (v6, (mtu, offload)) in [false, true].into_iter().flat_map(|v| cases.map(|c| (v, c))) {
-            let mut link = Link::new(tap(mtu));
-            let (me, peer) = ends(&link.tap, v6);
-            let listener = TcpListener::bind((peer.ip, 9000)).unwrap();
-            let reader = thread::spawn(move || {
-                let (mut socket, _) = listener.accept().unwrap();
-                let mut all = Vec::new();
-                socket.read_to_end(&mut all).unwrap();
-                all
-            });
-            let mss = mtu - if v6 { 60 } else { 40 };
-            let mut conn = Conn::connect(&mut link, me, peer, 9000, mss as u16);
-            let source: Vec<u8> = (0..TOTAL).map(pattern).collect();
-            let whole = Frag::from(bytes::Bytes::from(source.clone()));
-            let (mut at, mut n) = (0, 1);
-            while at < TOTAL {
-                // Odd sizes and offsets.
-                n = (n * 7 + 3) % 64_000;
-                let size = n.min(TOTAL - at).max(1);
-                if conn.room() >= size {
-                    let frame = conn.data(whole.slice(at..at + size));
-                    at += size;
-                    if offload {
-                        link.outbox.push_back(frame);
-                    } else {
-                        segment(frame, &mut link.outbox, &mut link.ledger).unwrap();
-                    }
-                    link.flush();
-                } else if link.poll() == 0 {
-                    crate::support::wait_readable(&link.tap, crate::support::PATIENCE);
-                }
-                link.poll();
-                while let Some(packet) = link.inbox.pop_front() {
-                    if let Some(answer) = me.neighbour_answer(&packet) {
-                        link.send(answer);
-                    }
-                    conn.hear(&packet);
-                }
-            }
-            let fin = conn.fin();
-            link.send(fin);
-            conn.await_ack(&mut link);
-            assert!(reader.join().unwrap() == source, "v6 {v6}, mtu {mtu}, offload {offload}");
-            let counters = link.tap.counters();
-            assert_eq!(counters.tx_dropped_error + counters.tx_dropped_full, 0);
-            assert_eq!(link.ledger.get(CopyReason::DeviceTx), TOTAL as u64);
-            assert_eq!(link.ledger.ours(), 0);
-        }
-    });
 }
 
 #[test]

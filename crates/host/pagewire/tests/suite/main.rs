@@ -29,6 +29,7 @@ mod rings_tap;
 mod runtime;
 mod services;
 mod streams;
+mod streams_tap;
 mod support;
 mod zerocopy;
 mod zerocopy_memory;
