@@ -7,7 +7,7 @@
 //! curl --output /dev/null http://10.77.0.2/page; curl http://10.77.0.2/ledger
 //! ```
 //!
-//! It prints how many bytes of bodies were sent, and how many of them the stack copied: none.
+//! The program prints how many bytes of bodies were sent, and how many of them the stack copied: none.
 
 use axum::Router;
 use axum::extract::ConnectInfo;

@@ -5,7 +5,8 @@
 //! cargo run --package pagewire --example datagrams
 //! ```
 //!
-//! It prints what came back, and how many bytes the stacks copied: only the call that copies by name.
+//! The program prints what came back, and how many bytes the stacks copied: only the call that
+//! copies by name.
 
 use std::net::Ipv4Addr;
 use std::thread;
@@ -39,7 +40,7 @@ pub(crate) fn main() -> Result {
     asking.send(&[7; 1000])?; // the buffer stays ours
     assert_eq!((asking.recv_chunks()?.len(), copied(&client)), (1000, 1000));
 
-    // One call, three datagrams.
+    // A single call sends three datagrams.
     asking.set_segment_size(4000)?;
     asking.send_chunks(vec![7; 10_000])?;
     let lengths = [asking.recv_chunks()?, asking.recv_chunks()?, asking.recv_chunks()?];

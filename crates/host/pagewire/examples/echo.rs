@@ -4,7 +4,7 @@
 //! cargo run --package pagewire --example echo
 //! ```
 //!
-//! It prints how many bytes came back, and how many of them the server's stack copied: none.
+//! The program prints how many bytes came back, and how many of them the server's stack copied: none.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

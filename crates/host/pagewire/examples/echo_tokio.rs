@@ -4,7 +4,7 @@
 //! cargo run --package pagewire --features tokio --example echo_tokio
 //! ```
 //!
-//! It prints how many bytes came back, and how many of them the server's stack copied: none.
+//! The program prints how many bytes came back, and how many of them the server's stack copied: none.
 
 use pagewire::net::{TcpListener, TcpStream};
 use pagewire::{Host, Pair};

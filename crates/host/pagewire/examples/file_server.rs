@@ -4,8 +4,8 @@
 //! cargo run --package pagewire --example file_server
 //! ```
 //!
-//! It prints how many bytes of files were sent, and how many bytes the server's stack copied:
-//! requests and the heads of answers.
+//! The program prints how many bytes of files were sent, and how many bytes the server's stack
+//! copied: requests and the heads of answers.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

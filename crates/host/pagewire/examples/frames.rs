@@ -5,7 +5,7 @@
 //! cargo run --package pagewire --example frames
 //! ```
 //!
-//! It prints how many Ethernet frames of each type passed through the program's hands.
+//! The program prints how many Ethernet frames of each type passed through the program's hands.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -68,7 +68,7 @@ fn carry(from: &mut FramesEnd, to: &mut FramesEnd, types: &mut BTreeMap<u16, usi
     while let Some(len) = from.receive(&mut frame) {
         *types.entry(u16::from_be_bytes([frame[12], frame[13]])).or_default() += 1;
         match to.send(&frame[..len]) {
-            // One that finds no room is lost, as on any cable; TCP sends it again.
+            // A frame that finds no room is lost, as on any cable; TCP sends it again.
             Ok(()) | Err(FrameError::Full | FrameError::NoMemory) => {}
             // A host that has ended needs no more frames.
             Err(FrameError::Closed) => break,

@@ -4,7 +4,7 @@
 //! cargo run --package pagewire --features tokio --example futures_io
 //! ```
 //!
-//! It prints how many bytes came back.
+//! The program prints how many bytes came back.
 
 use std::future::Future;
 use std::pin::pin;
@@ -52,7 +52,7 @@ async fn ask(client: &Host) -> Result<usize> {
     Ok(answer.len())
 }
 
-/// One task on this thread; any executor will do.
+/// Runs a task on this thread; any executor will do.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(Thread);
     impl Wake for Unpark {

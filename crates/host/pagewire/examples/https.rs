@@ -5,7 +5,7 @@
 //! cargo run --package pagewire --features tokio --example https
 //! ```
 //!
-//! It prints the version that both agreed on, and how long the answer was.
+//! The program prints the version that both agreed on, and how long the answer was.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //! cargo run --package pagewire --features tokio --example hyper_server
 //! ```
 //!
-//! It prints how many requests were answered over how many connections, and how many bytes of bodies the
-//! stack copied: none.
+//! The program prints how many requests were answered over how many connections, and how many bytes
+//! of bodies the stack copied: none.
 
 use std::convert::Infallible;
 

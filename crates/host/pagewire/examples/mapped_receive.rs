@@ -5,8 +5,8 @@
 //! cargo run --package pagewire --example mapped_receive
 //! ```
 //!
-//! It prints how many records were read in place, with how many system calls, and how many bytes the
-//! receiver's stack copied: none.
+//! The program prints how many records were read in place, with how many system calls, and how many
+//! bytes the receiver's stack copied: none.
 
 use std::io::Write;
 use std::net::Shutdown;

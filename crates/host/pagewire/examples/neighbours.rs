@@ -45,7 +45,7 @@ const BURST: u32 = 32;
 const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 8, 2];
 const NEIGHBOUR_MAC: [u8; 6] = [2, 0, 0, 0, 9, 2];
 
-/// What a neighbour tries.
+/// The attack of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attack {
     /// Makes the eventfds that interrupt it block, and fills them.
@@ -198,7 +198,7 @@ impl Scene {
             .start()?;
         let mut sink =
             Guest::over(sinks, GuestConfig { offload: false, ..GuestConfig::default() })?;
-        // So that the host learns its link address.
+        // The host learns the link address from this.
         sink.send(&announce());
         let guest = Host::builder()
             .device(Card::new(theirs, [2, 0, 0, 0, 9, 1])?)
@@ -254,7 +254,7 @@ fn main() -> Result<ExitCode> {
         if trial.wants(name) {
             let mut scene = Scene::new(name)?;
             trial.measure(name, |hostile, last| scene.phase(attack, hostile, last))?;
-            // Its threads keep the host.
+            // The scene's threads keep the host.
             let _ = std::fs::remove_file(&scene.path);
         }
     }

@@ -9,8 +9,8 @@
 //!   client 10.0.0.2 ----- 10.0.0.1 [proxy] 10.0.1.1 ----- 10.0.1.2 server
 //! ```
 //!
-//! It prints how many connections and bytes were forwarded, and how many bytes the proxy's stack
-//! copied: the requests of four bytes, for which a reference would cost more.
+//! The program prints how many connections and bytes were forwarded, and how many bytes the proxy's
+//! stack copied: the requests of four bytes, for which a reference would cost more.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

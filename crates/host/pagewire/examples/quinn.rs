@@ -5,7 +5,8 @@
 //! cargo run --package pagewire --features tokio --example quinn
 //! ```
 //!
-//! It prints how many bytes came back over how many streams, and how many datagrams each call sent.
+//! The program prints how many bytes came back over how many streams, and how many datagrams each
+//! call sent.
 
 use std::sync::Arc;
 

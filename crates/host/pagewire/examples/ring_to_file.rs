@@ -117,7 +117,7 @@ async fn receive(rings: &AsyncRings, stream: &RingStream, group: u16, path: &Pat
     Ok(())
 }
 
-/// One task on this thread; any executor will do.
+/// Runs a task on this thread; any executor will do.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(Thread);
     impl Wake for Unpark {

@@ -4,7 +4,7 @@
 //! cargo run --package pagewire --example rustls
 //! ```
 //!
-//! It prints the version of TLS, the cipher suite, and how many bytes came back.
+//! The program prints the version of TLS, the cipher suite, and how many bytes came back.
 
 use std::io::{Read, Write};
 use std::sync::Arc;

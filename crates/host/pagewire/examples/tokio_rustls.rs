@@ -5,7 +5,7 @@
 //! cargo run --package pagewire --features tokio --example tokio_rustls
 //! ```
 //!
-//! It prints how many bytes came back through TLS.
+//! The program prints how many bytes came back through TLS.
 
 use std::sync::Arc;
 

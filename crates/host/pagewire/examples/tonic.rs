@@ -5,7 +5,7 @@
 //! cargo run --package pagewire --features tokio --example tonic
 //! ```
 //!
-//! It prints the answers to ten calls over one connection.
+//! The program prints the answers to ten calls over one connection.
 
 use pagewire::net::TcpListener;
 use pagewire::{Host, Pair};

@@ -5,7 +5,7 @@
 //! cargo run --package pagewire --example zerocopy_send
 //! ```
 //!
-//! It prints how many bytes went through how many buffers, and how many were copied: none.
+//! The program prints how many bytes went through how many buffers, and how many were copied: none.
 
 use std::collections::HashMap;
 use std::net::Shutdown;

@@ -225,14 +225,14 @@ pagewire_mem::setters! {
     /// [`mtu_of_pages`](crate::tcp::mtu_of_pages), 4168 bytes for one page. Sets `max_mss` of the
     /// connections' settings, according to their `timestamps`.
     payload_pages(pages: u8): payload_pages = Some(pages);
-    /// What finds the addresses of names, such as `Dns` (feature `dns`). Without a resolver, the host
-    /// knows `localhost` only.
+    /// The resolver, which finds the addresses of names, such as `Dns` (feature `dns`). Without a
+    /// resolver, the host knows `localhost` only.
     resolver(resolver: impl Resolver): resolver = Some(Arc::new(resolver));
 }
 
 impl HostBuilder {
-    /// One setting of new connections: buffers, keep-alive, linger, Nagle's algorithm and more. Call it
-    /// after [`tcp_config`](Self::tcp_config), which sets all.
+    /// Sets an option of new connections: buffers, keep-alive, linger, Nagle's algorithm and more.
+    /// Call it after [`tcp_config`](Self::tcp_config), which sets all.
     pub fn tcp_option(mut self, option: SocketOption) -> Self {
         if !option.apply(&mut self.tcp) {
             self.refused_option = Some(option);
@@ -285,10 +285,10 @@ impl HostBuilder {
     /// Starts the host without a thread of its own: a task of the tokio runtime that this is called in drives
     /// it.
     ///
-    /// What arrives wakes the runtime's thread, and no other before it, so small requests are answered
-    /// sooner, and with less CPU time, than by [`start`](Self::start). The price: the host waits for
-    /// the runtime. While a task computes or blocks on a runtime of one thread, nothing is received,
-    /// acknowledged or retransmitted.
+    /// A frame wakes the runtime's thread, and no other before it, so small requests are answered
+    /// sooner, and with less CPU time, than by [`start`](Self::start). The price: the host waits
+    /// for the runtime. While a task computes or blocks on a runtime of one thread, nothing is
+    /// received, acknowledged or retransmitted.
     ///
     /// Blocking calls work on other threads and on those of the runtime: on the only thread of a
     /// `current_thread` runtime they drive the host, and so does one of them where they block all threads of

@@ -30,7 +30,7 @@ pub enum StartError {
     Address {
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The reason why the text is no address.
         why: String,
     },
     /// Segments of that many pages do not fit the link.

@@ -24,7 +24,7 @@ use crate::shared::shutdown::ShutdownReport;
 use crate::stats::Stats;
 use crate::{TcpListener, TcpStream, UdpSocket};
 
-/// One stack on one device or several: where connections are made and accepted.
+/// A stack on one device or several: where connections are made and accepted.
 ///
 /// Cheap to clone. Sockets keep their host running. The drop of the last clone and socket shuts it
 /// down, as does the end of the process: see [`shutdown`](Self::shutdown).
@@ -70,10 +70,10 @@ impl Host {
     /// Opens a connection and waits until it is established: to the first address that answers.
     ///
     /// # Errors
-    /// Those of the last address tried: `ConnectionRefused` (the port is closed), `NetworkUnreachable`
+    /// The error of the last address tried: `ConnectionRefused` (the port is closed), `NetworkUnreachable`
     /// (no route), `HostUnreachable` (no neighbour answers for it), `TimedOut`; `NetworkDown` with a
-    /// [`NetworkDown`](crate::NetworkDown) in it when the device of the route is lost for good; those
-    /// of the [resolver](crate::HostBuilder::resolver), or `InvalidInput` for a name if there is none.
+    /// [`NetworkDown`](crate::NetworkDown) in it when the device of the route is lost for good; those of
+    /// the [resolver](crate::HostBuilder::resolver), or `InvalidInput` for a name if there is none.
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         self.connect_with(to, &ConnectOptions::new())
     }
@@ -81,7 +81,7 @@ impl Host {
     /// [`connect`](Self::connect), waiting at most `limit`.
     ///
     /// # Errors
-    /// Those of `connect`.
+    /// The errors of `connect`.
     pub fn connect_timeout(
         &self,
         to: impl ToSocketAddrs,
@@ -93,8 +93,8 @@ impl Host {
     /// [`connect`](Self::connect) with options: time limit, local address, link, buffers, Fast Open.
     ///
     /// # Errors
-    /// Those of `connect`; `AddrNotAvailable` for a local address that is not the host's or is in use,
-    /// and `Unsupported` for Fast Open if the host does without it
+    /// The errors of `connect`; `AddrNotAvailable` for a local address that is not the host's or is
+    /// in use, and `Unsupported` for Fast Open if the host does without it
     /// ([`HostBuilder::fast_open`](crate::HostBuilder::fast_open)).
     pub fn connect_with(
         &self,
@@ -115,7 +115,7 @@ impl Host {
     /// [`start_connect`](Self::start_connect) with options.
     ///
     /// # Errors
-    /// Those of `start_connect`, and `AddrNotAvailable` and `Unsupported` as of
+    /// The errors of `start_connect`, and `AddrNotAvailable` and `Unsupported` as of
     /// [`connect_with`](Self::connect_with).
     pub fn start_connect_with(
         &self,
@@ -137,7 +137,7 @@ impl Host {
     /// [`listen`](Self::listen) with options: backlog, sharing of the address, link.
     ///
     /// # Errors
-    /// Those of `listen`.
+    /// The errors of `listen`.
     pub fn listen_with(
         &self,
         on: impl ToSocketAddrs,

@@ -1,3 +1,5 @@
+//! Links of a host: forms of addresses, names, and sockets in pages.
+
 use std::net::{IpAddr, Ipv4Addr};
 
 use pagewire_device::{Pair, PairConfig};

@@ -1,9 +1,9 @@
 //! Sockets for tasks, shaped as tokio's, on a [`Host`]: the types of [`pagewire_sockets::net`].
 //!
-//! They have tokio's names, and with the feature `tokio` tokio's traits; any executor will do, because the
-//! host's own thread wakes tasks. A socket is made on a host (`connect_on`, `bind_on`), on the host of the
-//! code that runs ([`Host::enter`], [`Host::make_default`]; `connect`, `bind`), or from its form in the
-//! crate's root (`From`). Beyond tokio's, the sockets send and receive by reference
+//! The sockets have tokio's names, and with the feature `tokio` tokio's traits; any executor will do,
+//! because the host's own thread wakes tasks. A socket is made on a host (`connect_on`, `bind_on`), on the
+//! host of the code that runs ([`Host::enter`], [`Host::make_default`]; `connect`, `bind`), or from its
+//! form in the crate's root (`From`). Beyond tokio's, the sockets send and receive by reference
 //! ([`TcpStream::send`], [`TcpStream::recv_chunks`], [`TcpStream::map`]) and report when memory may be used
 //! again ([`TcpStream::send_zc`], [`TcpStream::completion_stream`]).
 //!

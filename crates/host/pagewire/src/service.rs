@@ -12,8 +12,8 @@ use crate::contain::{Panics, contain};
 
 /// A program without a thread inside a host: the thread that drives the host calls it.
 ///
-/// It runs under the host's lock: it must be quick, must not wait, and must call nothing of that
-/// host; it gets the stack instead. A service that panics is dropped
+/// A service runs under the host's lock: it must be quick, must not wait, and must call nothing of
+/// that host; it gets the stack instead. A service that panics is dropped
 /// ([`Stats::contained`](crate::counts::Stats::contained)).
 ///
 /// A service that works with descriptors of the kernel gathers them in an epoll, and returns that from

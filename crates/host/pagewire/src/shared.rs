@@ -81,7 +81,7 @@ pub(crate) struct Shared {
     by_task: AtomicBool,
     /// A foreign event loop waits for the host.
     pub(crate) in_a_loop: AtomicBool,
-    /// One of the threads that wait for such a host checks whether the task runs.
+    /// A thread that waits for such a host checks whether the task runs.
     pub(crate) stall_check_taken: AtomicBool,
     /// Steps that the driver has taken.
     steps: AtomicU64,
@@ -219,7 +219,7 @@ impl Shared {
         self.last_watcher.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The one clock of the host.
+    /// The time of the host's only clock.
     #[inline]
     pub(crate) fn now(&self) -> Instant {
         #[cfg(feature = "testing")]

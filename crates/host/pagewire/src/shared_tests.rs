@@ -1,4 +1,4 @@
-//! What the lock promises, and whoever lets go of it.
+//! The promises of the lock, and of whoever releases it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -40,7 +40,7 @@ impl Shared {
         }
     }
 
-    /// One try of an operation. If `op` never asks for the time, it has queued nothing to send.
+    /// Tries an operation once. If `op` never asks for the time, it has queued nothing to send.
     fn try_once<T>(
         &self,
         op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
@@ -308,7 +308,7 @@ fn an_error_wakes_a_reader_while_a_completion_is_unread() {
 fn an_application_gets_the_lock_between_two_turns_of_a_busy_driver() {
     let turns = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&turns);
-    // It always has something, which takes a while.
+    // The device always has something, which takes a while.
     let device = full(move || {
         let begin = WallClock::now();
         while begin.elapsed() < Duration::from_micros(200) {
@@ -324,8 +324,8 @@ fn an_application_gets_the_lock_between_two_turns_of_a_busy_driver() {
         turns.load(Ordering::Relaxed) - before
     });
     waits.sort_unstable();
-    // The one that is under way, and the next if it had not come to the lock by then. (The median: on
-    // a busy machine, a thread may be a while on its way there.)
+    // The turn that is under way, and the next if this thread had not come to the lock by then.
+    // (The median: on a busy machine, a thread may be a while on its way there.)
     assert!(waits[50] <= 2, "{waits:?}");
 }
 
@@ -404,7 +404,7 @@ fn hands_over(other_waits: bool) -> bool {
     while shared.lock().last_inline.is_none() {
         thread::yield_now();
     }
-    // One polls already, so this one sleeps.
+    // Another thread polls already, so this one sleeps.
     let sleeps = other_waits.then(|| spawn(second));
     while other_waits && !shared.lock().waiters.is_other_asleep(first.into(), shared.now()) {
         thread::yield_now();

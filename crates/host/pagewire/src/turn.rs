@@ -117,7 +117,7 @@ impl Inner {
         }
     }
 
-    /// One round of output: frames that a device had no room for go first, and until they have gone, no
+    /// Sends a round of output: frames that a device had no room for go first, and until they have gone, no
     /// more are made for it. Returns whether there is more, for a device that may have room.
     fn transmit(&mut self, now: Instant) -> bool {
         let (devices, stack) = (&mut self.devices, &mut self.stack);

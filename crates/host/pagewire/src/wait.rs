@@ -289,7 +289,7 @@ impl Shared {
             let mut worked = inner.turn(now);
             let result = op(&mut inner.stack, &Clock::at(now));
             inner.flush(now);
-            // One of the waiters that are woken now may be this thread's future.
+            // Among the waiters that are woken now may be this thread's future.
             worked |= !inner.waiters.ready.is_empty();
             self.unlock_and_wake(inner);
             match result {

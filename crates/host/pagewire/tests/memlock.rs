@@ -1,5 +1,5 @@
-//! What zero-copy sends hold is bounded for all hosts of a process together, by the user's limit
-//! on locked memory. One test, because the limit is the process's.
+//! The memory that zero-copy sends hold is bounded for all hosts of a process together, by the
+//! user's limit on locked memory. One test, because the limit is the process's.
 
 use std::error::Error;
 
@@ -25,7 +25,7 @@ fn hosts_share_the_users_limit_on_locked_memory() -> Result<(), Box<dyn Error>> 
     assert_eq!(near.send_zc(vec![0; 61_439])?, Sent { bytes: 61_439, id: Some(0) });
     let error = far.send_zc(vec![0; 1]).unwrap_err();
     assert!(is_limit(&error), "the user's other host holds them: {error}");
-    // What is let go can be held again.
+    // Memory that was let go can be held again.
     let mut got = 0;
     while got < 61_439 {
         got += far.recv_chunks(1 << 20)?.len();

@@ -226,7 +226,7 @@ impl WakeSources {
 struct ReadableSources {
     wake: bool,
     timer: bool,
-    /// One of the devices.
+    /// A device.
     device: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What wakes a host's task, and when.
+//! The wake sources of a host's task.
 
 use std::future::Future;
 use std::pin::pin;
@@ -50,10 +50,10 @@ fn a_timer_is_brought_forward_when_an_earlier_deadline_comes_and_never_put_back(
 }
 
 #[test]
-fn a_timer_that_rang_is_set_anew() {
+fn a_timer_that_expired_is_set_anew() {
     with_bells(|_, sources| {
         sources.set_timer(Instant::ZERO, Duration::ZERO);
-        // It rings at once; the wait after that sees the level.
+        // The timer expires at once; the wait after that sees the level.
         let readable = loop {
             let readable = sources.levels(false);
             if readable.timer {

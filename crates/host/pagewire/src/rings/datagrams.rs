@@ -68,8 +68,8 @@ impl AsyncRings {
     /// A datagram socket on the first usable address; port 0: a free one.
     ///
     /// # Errors
-    /// Those of the last address tried: `AddrInUse`, `AddrNotAvailable`, `InvalidInput` without an
-    /// address.
+    /// The error of the last address tried: `AddrInUse`, `AddrNotAvailable`, `InvalidInput` without
+    /// an address.
     pub async fn bind(&self, on: impl ToSocketAddrs) -> io::Result<RingSocket> {
         let (found, mut last) = (resolve(&self.0.host, on).await?, None);
         for on in found {

@@ -154,7 +154,7 @@ impl AsyncRings {
     /// Opens a connection to the first address that answers.
     ///
     /// # Errors
-    /// Those of the last address tried: `ConnectionRefused`, `TimedOut`, `NetworkUnreachable`,
+    /// The error of the last address tried: `ConnectionRefused`, `TimedOut`, `NetworkUnreachable`,
     /// `InvalidInput` for port 0 or without an address.
     pub async fn connect(&self, to: impl ToSocketAddrs) -> io::Result<RingStream> {
         let (found, mut last) = (resolve(&self.0.host, to).await?, None);

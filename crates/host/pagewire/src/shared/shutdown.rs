@@ -40,7 +40,7 @@ const LATE: Duration = Duration::from_millis(200);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShutdownReport {
-    /// All connections, including dropped ones that still had data to deliver.
+    /// Connections, including dropped ones that still had data to deliver.
     pub connections: usize,
     /// Connections that were reset: received data was unread, more arrived, or time was up.
     pub reset: usize,

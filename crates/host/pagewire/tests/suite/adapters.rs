@@ -1,4 +1,4 @@
-//! What adapters add to the sockets: which payload goes by reference, and what QUIC asks of datagrams.
+//! The adapters, beyond the sockets: which payload goes by reference, and what QUIC asks of datagrams.
 
 use std::convert::Infallible;
 use std::future::{IntoFuture, poll_fn};
@@ -243,7 +243,7 @@ async fn quic_sends_more_than_64_kib_of_long_segments_by_one_call() -> Result {
     let (ours, theirs): (SocketAddr, SocketAddr) = ("10.0.0.1:443".parse()?, "10.0.0.2:9".parse()?);
     let to = Socket(UdpSocket::bind_on(&server, ours).await?);
     let from = Socket(UdpSocket::bind_on(&client, theirs).await?);
-    // What quinn makes of a path with an MTU of 9000.
+    // Segments as quinn makes them for a path with an MTU of 9000.
     let contents = pattern(10 * 8_900);
     let transmit = Transmit {
         destination: ours,

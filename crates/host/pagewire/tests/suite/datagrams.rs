@@ -1,5 +1,5 @@
-//! What a datagram socket can be told beyond `std::net`, through a running host. What the stack does
-//! with it is in virtual time in `crates/core/stack/tests/suite/udp.rs`.
+//! Settings of a datagram socket beyond those of `std::net`, through a running host. Their effect
+//! in the stack is in virtual time in `crates/core/stack/tests/suite/udp.rs`.
 
 use std::io::ErrorKind;
 use std::net::IpAddr;

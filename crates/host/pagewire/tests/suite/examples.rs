@@ -53,7 +53,7 @@ examples! {
 #[allow(dead_code)]
 mod axum_tap;
 
-/// What is run elsewhere: `tests/suite/ring_to_file.rs`, below, and a measurement.
+/// Examples that are run elsewhere: `tests/suite/ring_to_file.rs`, below, and a measurement.
 const ELSEWHERE: [&str; 3] = ["ring_to_file", "axum_tap", "neighbours"];
 
 /// How long a guest waits for an answer.
@@ -97,7 +97,7 @@ fn every_example_says_how_to_run_it_with_what_it_needs() {
         let needs =
             needs.and_then(|part| part.split("required-features = [").nth(1)?.split(']').next());
         let needs = needs.unwrap_or_default().replace(['"', ' '], "");
-        // It is on by default.
+        // The feature `tap` is on by default.
         let needs = needs.replace(",tap", "");
         let given = if needs.is_empty() { String::new() } else { format!("--features {needs} ") };
         assert!(command.contains(&format!("{given}--example {name}")), "{name} needs `{needs}`");

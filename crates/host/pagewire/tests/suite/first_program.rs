@@ -7,7 +7,7 @@ use pagewire::{Host, Pair};
 const README: &str = include_str!("../../../../../README.md");
 const GETTING_STARTED: &str = include_str!("../../../../../docs/GETTING-STARTED.md");
 
-/// What it prints.
+/// Runs the program; returns the line that it prints.
 fn first_program() -> Result<String, Box<dyn std::error::Error>> {
     let (left, right) = Pair::new()?;
     let server = Host::builder().device(left).address("10.0.0.1/24").start()?;

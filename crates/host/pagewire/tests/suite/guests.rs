@@ -104,8 +104,8 @@ fn datagram(to: [u8; 6]) -> Vec<u8> {
     built!(ip.udp(1024, 9), &[7; 1400])
 }
 
-/// What a front end has shared, had held and taken back counts until the last of it is gone, also in
-/// the next session: it is refused in the end, and nobody else is.
+/// Memory that a front end has shared, had held and taken back counts until the last of it is gone,
+/// also in the next session: it is refused in the end, and nobody else is.
 #[test]
 fn a_front_end_that_has_its_memory_held_and_takes_it_back_uses_up_its_own_share_only() {
     const PORT: [u8; 6] = [2, 0, 0, 0, 8, 3];

@@ -40,8 +40,8 @@ fn a_turn_fills_the_room_that_the_device_has() {
     }
 }
 
-/// Its other side has gone: its descriptor is ready for ever, as that of a tap whose interface was
-/// deleted.
+/// The other side has gone: the device's descriptor is ready for ever, as that of a tap whose
+/// interface was deleted.
 #[test]
 fn a_device_that_is_gone_is_not_waited_for_busily() {
     // The writer is dropped: the reader polls as hung up.

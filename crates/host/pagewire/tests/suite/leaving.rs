@@ -21,7 +21,7 @@ fn read_all(stream: &TcpStream) -> usize {
     chunks_of(stream).map(|chunks| chunks.len()).sum()
 }
 
-/// What the server has queued reaches its peer, although `leave` ends the server's host.
+/// Checks that data which the server has queued reaches its peer, although `leave` ends the server's host.
 fn delivers<T>(ends: Joined, leave: impl FnOnce(Host, TcpStream) -> T) -> T {
     const LEN: usize = 3 << 20;
     let Joined { server, client: _client, far, near, .. } = ends;
@@ -248,7 +248,7 @@ fn an_end_within_the_host_is_none_of_another_link() {
 
 // The end of the process, with a client in the kernel.
 
-/// What a child process is to do with its connection, and how it ends.
+/// The ways in which a child process ends.
 const ENDS: [&str; 7] = ["return", "exit", "panic", "static", "thread", "driver", "task"];
 
 /// The host of a child that forgets it.
@@ -347,7 +347,7 @@ impl Drop for OnDriver {
     }
 }
 
-/// What `act` returns on the host's own thread.
+/// The result of `act` on the host's own thread.
 fn on_driver<T: Send + 'static>(host: &Host, act: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, hear) = std::sync::mpsc::channel();
     host.attach(OnDriver(Some(Box::new(move || tell.send(act()).expect("it is waited for")))));

@@ -97,7 +97,7 @@ fn what_is_available_is_mapped_and_the_tail_copied_into_the_buffer_given_for_it(
         if found.ended && found.queued == 0 {
             break;
         }
-        // What the buffer did not take is read.
+        // Bytes that the buffer did not take are read.
         let mut rest = vec![0; found.copy_next];
         ends.far.read_exact(&mut rest).unwrap();
         got.extend(rest);

@@ -22,7 +22,7 @@ fn hosts() -> (Host, Host) {
     (server.start().expect("host"), client.expect("host"))
 }
 
-/// What the DNS server says.
+/// The behaviour of the DNS server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Says {
     Address,

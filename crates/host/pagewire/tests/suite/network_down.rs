@@ -110,7 +110,7 @@ fn who_waits_for_the_end_of_a_host_does_not_keep_it_and_is_told_of_its_shutdown(
     let (of_host, of_peer) = (host.failed(), peer.failed());
     host.shutdown(Duration::ZERO);
     assert!(why(of_host).contains("shut down"));
-    // Its device went with it.
+    // The host's device went with it.
     let of_peer = why(of_peer);
     assert!(of_peer.contains("closed by its other side"), "{of_peer}");
     let (host, _peer) = two();

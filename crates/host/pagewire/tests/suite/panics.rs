@@ -55,7 +55,8 @@ fn a_service_that_panics_is_dropped_and_the_host_goes_on() {
     let dropped = Arc::new(AtomicBool::new(false));
     host.attach(Clumsy(Arc::clone(&dropped)));
     assert_works(&host, &peer);
-    // It is dropped once the lock has been given back, and that is counted once its panic has ended.
+    // The service is dropped once the lock has been given back, and that is counted once its panic
+    // has ended.
     while host.stats().contained.owners == 0 {
         thread::yield_now();
     }
@@ -261,7 +262,7 @@ fn a_panic_of_our_own_fails_every_socket_and_wakes_who_waits() {
     host.shutdown(Duration::from_secs(1));
 }
 
-/// What a host calls under its lock may drop anything of that host, also while it panics.
+/// Code that a host calls under its lock may drop anything of that host, also while it panics.
 #[test]
 fn what_is_dropped_under_the_lock_is_closed_afterwards() {
     let (host, peer) = hosts();

@@ -1,8 +1,8 @@
 //! Several hosts on the queues of one tap, with the kernel on the other side. Needs root.
 //!
-//! What holds: a flow that a host begins comes back by its queue. What the kernel begins comes by any
-//! queue, and is dropped there by a host that it is not for; the kernel chooses by a random hash, so no
-//! test can say which.
+//! A flow that a host begins comes back by its queue. A flow that the kernel begins comes by any
+//! queue, and is dropped there by a host that it is not for; the kernel chooses by a random hash,
+//! so no test can say which.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -36,7 +36,7 @@ fn send(client: Host, on: SocketAddr, what: impl Into<SendBuf>) -> thread::JoinH
     })
 }
 
-/// All of a stream, whose buffers are private memory.
+/// The whole of a stream, whose buffers are private memory.
 async fn receive_all(stream: &RingStream, group: u16) -> Vec<u8> {
     let mut got: Vec<u8> = Vec::new();
     loop {
@@ -77,7 +77,7 @@ fn buffers_of_a_registered_region_give_themselves_back() {
     let counters = rings.counters();
     assert!(counters.zc_bytes * 10 >= 9 * LEN as u64, "{counters:?}");
     assert_eq!(counters.fills_refused(), 0);
-    // Those that were kept are what they were, although the region went round meanwhile, and
+    // Kept buffers have the bytes that they had, although the region went round meanwhile, and
     // outlive it all.
     drop((listener, rings, server));
     for (at, buffer) in &kept {
@@ -227,7 +227,7 @@ fn what_an_abandoned_receive_has_brought_is_received_next() {
         poll_once(&mut receive.as_mut());
         sender.send(vec![round; 5000]).unwrap();
         if round % 2 == 0 {
-            // It was received, and nobody took it.
+            // The bytes were received, and nobody took them.
             until_completed(&rings, completions + 1);
         }
         drop(receive);
@@ -241,7 +241,7 @@ fn what_an_abandoned_receive_has_brought_is_received_next() {
     assert!(got == expected, "in order, and whole");
 }
 
-/// What nobody waits for any more is no longer under way: another takes its place.
+/// An operation that nobody waits for is no longer under way: another takes its place.
 #[test]
 fn an_operation_that_is_dropped_is_cancelled() {
     let (server, client) = hosts_with_queues();
@@ -250,7 +250,7 @@ fn an_operation_that_is_dropped_is_cancelled() {
     let gives_up = |operation: &mut dyn FnMut()| {
         let completions = rings.counters().completions;
         operation();
-        // That of the operation, and that of the cancel.
+        // The completion of the operation, and that of the cancel.
         until_completed(&rings, completions + 2);
     };
     gives_up(&mut || poll_once(&mut pin!(listener.accept())));

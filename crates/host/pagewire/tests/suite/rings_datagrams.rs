@@ -207,7 +207,7 @@ fn a_multishot_receive_has_a_completion_for_each_datagram() {
             sender.send_to(&[n; 2000], SERVER).unwrap();
         }
         assert!(client.drain(PATIENCE));
-        // It stays: without it the network is down, which is a completion, too.
+        // The client stays: without it the network is down, which is a completion, too.
         client
     });
     let (mut next, mut asked) = (0, 0);

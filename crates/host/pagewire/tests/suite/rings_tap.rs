@@ -88,10 +88,10 @@ fn a_queue_of_a_tap_fills_its_region_with_the_flows_of_its_rule_only() {
         });
         assert!(bytes == data(1));
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        // All but the first and the last frame, and what came after seconds of silence, if there were
+        // Every frame but the first and the last, and those after seconds of silence, if there were
         // some: then the kernel has forgotten the flow.
         assert!(reference > LEN / 10 * 9, "{reference} by reference, {:?}", rings.counters());
-        // Of the others' payload, next to nothing came that way.
+        // Next to nothing of the others' payload came that way.
         let ledger = host.stats().ledger;
         assert!(ledger.get(CopyReason::Misplaced) < LEN as u64 / 4, "{ledger:?}");
     });

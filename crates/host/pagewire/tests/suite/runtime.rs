@@ -90,7 +90,7 @@ fn a_host_that_does_not_poll_is_woken_for_frames_and_timers() -> Result {
     let _alone = alone();
     one_thread()?.block_on(async {
         let (left, right) = Pair::with(PairConfig { mtu: 1500, ..Default::default() })?;
-        // What is lost is only sent again when a timer fires.
+        // Lost segments are only sent again when a timer fires.
         let config: FaultConfig = "loss=10%".parse()?;
         let (server, client) = builders_on((Fault::new(left, config), right));
         let server = server.spin(Duration::ZERO).start_in_runtime()?;

@@ -101,7 +101,7 @@ fn a_service_is_told_of_what_came_before_it_was_attached() {
     host.turn();
     let is_readable = |event: Event| event.gained.contains(Readiness::READABLE);
     assert_eq!(tells.try_iter().filter(|event| is_readable(*event)).count(), 1);
-    // Those who were told of it already are not told again.
+    // Services that have seen the event already do not see it again.
     let (told, tells_another) = channel();
     host.attach(Listens(told));
     host.turn();

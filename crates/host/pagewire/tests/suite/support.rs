@@ -1,5 +1,5 @@
-//! What the tests of hosts share: hosts on a pair link, connections between them, bytes that tell where
-//! they are, an executor that is not tokio, and a device that goes wrong.
+//! The kit of the tests of hosts: hosts on a pair link, connections between them, bytes that tell
+//! where they are, an executor that is not tokio, and a device that goes wrong.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -171,7 +171,7 @@ pub(crate) fn bytes_of(all: impl IntoIterator<Item = Chunks>) -> Vec<u8> {
     bytes
 }
 
-/// What comes until the stream ends, as it was received.
+/// The chunks of a stream until its end, as they were received.
 pub(crate) fn chunks_of(stream: &TcpStream) -> impl Iterator<Item = Chunks> {
     std::iter::from_fn(|| {
         let chunks = stream.recv_chunks(1 << 20).expect("receive");
@@ -258,7 +258,7 @@ impl Wake for Called {
     }
 }
 
-/// One task on this thread, which is polled only when it was woken.
+/// Runs a task on this thread, which is polled only when it was woken.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let (says, hears) = mpsc::channel();
     let waker = Waker::from(Arc::new(Called(says)));
@@ -319,7 +319,7 @@ pub(crate) fn on_a_tap(ours: &str, hosts: &str, f: impl FnOnce(Host) + Send) {
 pub(crate) struct Odd<F> {
     pub(crate) end: PairEnd,
     pub(crate) acts: F,
-    /// Its descriptor, instead of none.
+    /// The descriptor to wait on, instead of none.
     pub(crate) ready: Option<io::PipeReader>,
 }
 
