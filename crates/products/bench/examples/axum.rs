@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release --package pagewire-bench --example axum [ROUNDS [SECONDS]]`
 //!
-//! One line for each: medians of the rounds, the spread in brackets. `task`: hosts that a task of their
+//! Each case is a line: medians of the rounds, the spread in brackets. `task`: hosts that a task of their
 //! program's runtime drives; `thread`: hosts with a thread of their own. The CPU is that of the process:
 //! both sides, and the driver threads of hosts.
 
@@ -37,7 +37,7 @@ type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 const SERVER: &str = "10.0.0.1:80";
 const SMALL: usize = 64;
 const LARGE: usize = 1 << 20;
-/// What is asked: bytes of a body, and connections.
+/// The cases: bytes of a body, and connections.
 const CASES: [(usize, usize); 4] = [(SMALL, 1), (SMALL, 64), (LARGE, 1), (LARGE, 8)];
 
 /// Requests a second, and microseconds of CPU for each.

@@ -1,4 +1,5 @@
-//! What the [`Options`] of all measurements have in common, and how values are read.
+//! [`Options`]: the arguments of a measurement, which know how it runs; arguments that several measurements
+//! share; and the parsers of values.
 
 use std::time::Duration;
 
@@ -8,13 +9,13 @@ use pagewire::device::{FaultConfig, FaultConfigError};
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::progress::Progress;
-use crate::table::{Measurement, Results, Shown};
+use crate::table::{Measurement, Results, TableInfo};
 
 /// The arguments of a measurement, which know how it runs.
 pub(crate) trait Options {
     fn plan(&self) -> Plan;
 
-    /// What it leaves out on this machine, and why.
+    /// Parts that are left out on this machine, and why.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
@@ -26,19 +27,19 @@ pub(crate) trait Options {
     fn run(&self, progress: &Progress) -> Result<Results, Failure>;
 }
 
-/// What is known of a measurement before it runs.
+/// The facts of a measurement that are known before it runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) shown: Shown,
-    /// It makes taps and namespaces.
+    pub(crate) shown: TableInfo,
+    /// The measurement makes taps and namespaces.
     pub(crate) needs_root: bool,
-    /// It writes to standard error meanwhile, where a line of progress would be in the way.
+    /// The measurement writes to standard error, where a line of progress would be in the way.
     pub(crate) writes: bool,
 }
 
 impl Plan {
     pub(crate) fn of<M: Measurement>(needs_root: bool, writes: bool) -> Self {
-        Self { shown: Shown::of::<M>(), needs_root, writes }
+        Self { shown: TableInfo::of::<M>(), needs_root, writes }
     }
 }
 

@@ -12,7 +12,7 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// Those that are compared: ours, and the kernel.
+    /// The engines that are compared: ours, and the kernel.
     pub(crate) const fn on(link: Link, mtu: Option<u32>) -> [Self; 2] {
         match link {
             Link::Pair => [Self::Pair, Self::Kernel(Between::Loopback)],

@@ -1,4 +1,4 @@
-//! Why a measurement failed, as text that the command prints.
+//! [`Failure`]: why a measurement gave no results, as text that the command prints.
 
 use std::error::Error;
 use std::fmt::Display;

@@ -1,4 +1,4 @@
-//! Several connections side by side that move bytes until the round is over.
+//! Connections side by side that move bytes until a round is over, for `bench path` and `bench share`.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream};
@@ -18,7 +18,7 @@ use crate::meter::Round;
 use crate::namespace::NetNs;
 use crate::source::Source;
 
-/// What failed, if one of them did.
+/// Name of the connections in error texts.
 const CONNECTION: &str = "a connection of the measurement";
 
 /// How long connections may take to be set up over a bad path, one after the other.
@@ -33,10 +33,10 @@ const TICK: Duration = Duration::from_millis(100);
 /// Bytes of a single read or write.
 const PIECE: usize = 256 << 10;
 
-/// What one thread does in a round.
+/// The work of a thread in a round.
 pub(crate) type Part<'a> = Box<dyn FnOnce() -> Result<(), Failure> + Send + 'a>;
 
-/// What the threads of a round share. Flows belong to classes that are counted apart.
+/// The state that the threads of a round share. Flows belong to classes that are counted apart.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) over: AtomicBool,
@@ -46,7 +46,7 @@ pub(crate) struct Traffic {
     inspected: bool,
     open: AtomicUsize,
     arrived: [AtomicU64; 2],
-    /// What connections report at the end, if that is wanted.
+    /// The reports of connections at the end, if they are wanted.
     reports: Mutex<Vec<String>>,
 }
 
@@ -98,7 +98,7 @@ impl Traffic {
         })
     }
 
-    /// What connections reported, once all have ended.
+    /// The reports of connections, once all have ended.
     pub(crate) fn reports(&self) -> Vec<String> {
         self.reports.lock().map(|mut reports| std::mem::take(&mut *reports)).unwrap_or_default()
     }
@@ -178,7 +178,7 @@ pub(crate) fn host_receive(
     })
 }
 
-/// Accepts so many connections, and reads each on a thread of its own.
+/// Accepts `flows` connections, and reads each on a thread of its own.
 fn receive<C: Send>(
     flows: usize,
     traffic: &Traffic,

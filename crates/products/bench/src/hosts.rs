@@ -1,4 +1,4 @@
-//! Pagewire's hosts: how each measurement makes them, and connects them to each other.
+//! Pagewire's hosts for measurements: how they are made, connected to each other, and polled in turns.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

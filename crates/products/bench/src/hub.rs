@@ -23,7 +23,7 @@ const MAX_QUEUED: usize = 1000;
 /// Longest sleep of the hub before it checks whether it should stop.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 
-struct Port {
+struct HubPort {
     device: Box<dyn Device>,
     /// A duplicate of the device's descriptor, so that the device is not borrowed.
     wait: Option<OwnedFd>,
@@ -32,11 +32,11 @@ struct Port {
 
 /// Moves frames between `devices` until `stop` is set.
 pub(crate) fn run(devices: Vec<Box<dyn Device>>, stop: &AtomicBool) -> Result<(), Failure> {
-    let mut ports: Vec<Port> = Vec::new();
+    let mut ports: Vec<HubPort> = Vec::new();
     for device in devices {
         let wait = device.wait_fd().map(|fd| fd.try_clone_to_owned()).transpose();
         let wait = wait.because("a device's descriptor")?;
-        ports.push(Port { device, wait, queue: VecDeque::new() });
+        ports.push(HubPort { device, wait, queue: VecDeque::new() });
     }
     let started = std::time::Instant::now();
     let clock = || Instant::from_nanos(started.elapsed().as_nanos() as u64);
@@ -52,7 +52,7 @@ pub(crate) fn run(devices: Vec<Box<dyn Device>>, stop: &AtomicBool) -> Result<()
 }
 
 struct Hub {
-    ports: Vec<Port>,
+    ports: Vec<HubPort>,
     /// Where each station was last seen.
     stations: HashMap<[u8; 6], usize>,
     ledger: CopyLedger,
@@ -150,7 +150,7 @@ mod tests {
         for _ in 0..3 {
             let (a, b) = Pair::new().expect("a pair");
             outer.push(a);
-            inner.push(Port { device: Box::new(b), wait: None, queue: VecDeque::new() });
+            inner.push(HubPort { device: Box::new(b), wait: None, queue: VecDeque::new() });
         }
         let mut hub = Hub { ports: inner, stations: HashMap::new(), ledger: CopyLedger::new() };
         let (mut ledger, mut burst) = (CopyLedger::new(), VecDeque::new());

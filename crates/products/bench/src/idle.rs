@@ -79,7 +79,7 @@ impl Options for IdleOptions {
     }
 }
 
-/// What was measured, once.
+/// The measurement, which is made once.
 struct Idle {
     connections: u32,
     time: Duration,

@@ -18,7 +18,7 @@ use crate::namespace::NetNs;
 use crate::source::{Reader, Source};
 use crate::sys::set_socket_option;
 
-/// What failed, if one of them did.
+/// Name of the sockets in error texts.
 pub(crate) const SOCKET: &str = "a kernel socket";
 
 /// Bytes of single reads and writes of our kernel peer: larger ones are not faster.
@@ -47,7 +47,7 @@ impl Between {
     }
 }
 
-/// One message size, and one round with it.
+/// Measures a round with a message size.
 pub(crate) fn stream(
     between: Between,
     source: &Source,

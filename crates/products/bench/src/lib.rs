@@ -43,7 +43,7 @@ use args::Plan;
 use failure::Because;
 pub use failure::Failure;
 pub use options::{BenchOptions, EXAMPLES};
-use page::{Facts, Outcome, Section};
+use page::{RunFacts, Section, SectionOutcome};
 use plot::charts;
 use progress::Progress;
 use table::{Record, Row, json_lines};
@@ -80,7 +80,7 @@ pub fn run(options: &BenchOptions) -> Result<(), Failure> {
     if let Some(dir) = &options.report {
         page::check(dir)?;
     }
-    let facts = options.report.as_ref().map(|_| Facts::gather(command(), false));
+    let facts = options.report.as_ref().map(|_| RunFacts::gather(command(), false));
     let progress = match writes {
         true => Progress::hidden(),
         false => Progress::new(shown.name, options.part.as_deref()),
@@ -96,7 +96,7 @@ pub fn run(options: &BenchOptions) -> Result<(), Failure> {
         std::fs::write(file, image).because(format_args!("--plot {}", file.display()))?;
     }
     if let (Some(dir), Some(facts)) = (&options.report, &facts) {
-        let outcome = Outcome::Measured { rows, took: begun.elapsed() };
+        let outcome = SectionOutcome::Measured { rows, took: begun.elapsed() };
         let (name, notes) = (shown.name.to_owned(), bench.notes());
         page::write(dir, facts, &[Section { name, shown, command: command(), outcome, notes }])?;
     }

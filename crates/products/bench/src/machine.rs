@@ -1,4 +1,4 @@
-//! The machine, and the threads of a measurement: their processors, and how they end.
+//! The machine that a measurement runs on, its processors, and the threads that are pinned to them.
 
 use std::fs;
 use std::thread::ScopedJoinHandle;
@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::failure::{Because, Failure};
 
-/// What figures depend on.
+/// The machine that figures depend on.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
@@ -27,7 +27,7 @@ impl Machine {
     }
 }
 
-/// Of headings, where the least and the most stand beside the median.
+/// End of a heading whose table has the lowest and the highest beside the median.
 pub(crate) const SPREAD: &str = " (lowest and highest beside them)";
 
 impl std::fmt::Display for Machine {
@@ -97,7 +97,7 @@ pub(crate) fn on_a_thread<T: Send>(
     std::thread::scope(|scope| joined(scope.spawn(run)))
 }
 
-/// What a thread does that waits for something rare and need not be quick.
+/// The sleep of a thread that waits for something rare and need not be quick.
 pub(crate) fn nap() {
     std::thread::park_timeout(Duration::from_millis(1));
 }

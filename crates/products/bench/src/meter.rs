@@ -1,4 +1,4 @@
-//! How a round is measured, and how several rounds are summed up.
+//! The meters of a round ([`Meter`], [`Samples`]), and the spread of several rounds ([`Spread`]).
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ pub(crate) struct Meter {
     bytes: u64,
 }
 
-/// What a receiver got in a round.
+/// The bytes that a receiver got in a round, and their cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Round {
     pub(crate) bytes: u64,
@@ -124,7 +124,7 @@ impl<T: Copy> Spread<T> {
 }
 
 impl Spread {
-    /// Of numbers; zeros of none.
+    /// The spread of numbers; zeros if there are none.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Self {
         Self::by(values, |value| *value).unwrap_or_default()
     }

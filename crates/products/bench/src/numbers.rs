@@ -1,6 +1,6 @@
-//! Numbers as text.
+//! Numbers as people read them: rounded, with three digits and a unit.
 
-/// A number with so many decimals.
+/// A number rounded to `decimals` decimals.
 pub(crate) fn rounded(x: f64, decimals: i32) -> f64 {
     let scale = 10f64.powi(decimals);
     (x * scale).round() / scale

@@ -18,7 +18,7 @@ use crate::share::ShareOptions;
 use crate::sim::SimOptions;
 use crate::stream::StreamOptions;
 
-/// What `pagewire bench --help` ends with.
+/// The end of `pagewire bench --help`.
 pub const EXAMPLES: &str = "\
 Examples:
   pagewire bench stream                 bulk rate over the pair link, beside kernel loopback

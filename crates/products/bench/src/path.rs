@@ -26,7 +26,9 @@ use crate::meter::{Round, Spread};
 use crate::namespace::NetNs;
 use crate::progress::Progress;
 use crate::source::Source;
-use crate::table::{Field, InTurns, Line, Measured, Measurement, Results, measure, records, some};
+use crate::table::{
+    Field, InTurns, Measured, Measurement, ResultLine, Results, measure, records, some,
+};
 
 /// Goodput over a bad path, to and from the kernel, beside kernel to kernel; needs root
 #[derive(Clone, Debug, Args)]
@@ -76,9 +78,9 @@ Examples:
   pagewire bench path --loss 1% --delay 20ms --direction send --seconds 30 --pcap captures
       one path, with a capture of each round in the directory captures";
 
-/// From this loss on, one connection is slow and its rate random: several are measured side by side.
+/// Loss from which on one connection is slow and its rate random, so several are measured side by side.
 const LOSSY: Chance = Chance::per_million(500);
-/// So many.
+/// Connections side by side from [`LOSSY`] on.
 const LOSSY_FLOWS: u16 = 8;
 
 /// Round trips before a round counts: slow start is over, and windows are settled.
@@ -87,25 +89,25 @@ const LEAST_WARM_UP: Duration = Duration::from_millis(500);
 
 impl Options for PathOptions {
     fn plan(&self) -> Plan {
-        Plan::of::<Bench>(true, self.common.stats)
+        Plan::of::<PathBench>(true, self.common.stats)
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
         if let Some(dir) = &self.pcap {
             std::fs::create_dir_all(dir).because(format_args!("--pcap {}", dir.display()))?;
         }
-        let bench = Bench { source: Source::new(), options: self.clone() };
+        let bench = PathBench { source: Source::new(), options: self.clone() };
         let wanted = |d: Direction| self.direction.is_none_or(|only| only == d);
-        let mut whats = vec![What::Kernel];
-        whats.extend(wanted(Direction::Send).then_some(What::Send));
-        whats.extend(wanted(Direction::Receive).then_some(What::Receive));
+        let mut whats = vec![PathEnds::Kernel];
+        whats.extend(wanted(Direction::Send).then_some(PathEnds::Send));
+        whats.extend(wanted(Direction::Receive).then_some(PathEnds::Receive));
         let (rounds, paths) = (self.common.rounds, self.delay.len() * self.loss.len());
         progress.begin(paths * whats.len() * usize::from(rounds));
-        let mut all: Vec<Measured<Bench>> = Vec::new();
+        let mut all: Vec<Measured<PathBench>> = Vec::new();
         for &delay in &self.delay {
             for &loss in &self.loss {
                 let flows = self.flows.unwrap_or(if loss >= LOSSY { LOSSY_FLOWS } else { 1 });
-                let case = |&what| Case { what, loss, delay, flows: usize::from(flows) };
+                let case = |&what| PathCase { what, loss, delay, flows: usize::from(flows) };
                 let mut lines: Vec<_> = whats.iter().map(|what| (case(what), vec![])).collect();
                 measure(&bench, &mut lines, 1..=rounds, progress)?;
                 all.extend(lines);
@@ -121,8 +123,8 @@ impl Options for PathOptions {
 
 /// A path, how many connections it carries, and whose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Case {
-    what: What,
+struct PathCase {
+    what: PathEnds,
     loss: Chance,
     /// Each way.
     delay: Duration,
@@ -130,13 +132,13 @@ struct Case {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum PathEnds {
     Kernel,
     Send,
     Receive,
 }
 
-impl Case {
+impl PathCase {
     fn faults(self, seed: u64) -> FaultConfig {
         FaultConfig {
             loss: self.loss,
@@ -148,15 +150,15 @@ impl Case {
     }
 }
 
-struct Bench {
+struct PathBench {
     source: Source,
     options: PathOptions,
 }
 
-type F = Field<Bench>;
+type F = Field<PathBench>;
 
-impl Measurement for Bench {
-    type Case = Case;
+impl Measurement for PathBench {
+    type Case = PathCase;
     type Sample = Round;
 
     const NAME: &'static str = "path";
@@ -166,8 +168,8 @@ impl Measurement for Bench {
     const RATE: bool = false;
     const FIELDS: &'static [Field<Self>] = &[
         F::value("direction", |of| match of.case.what {
-            What::Kernel | What::Send => some("send"),
-            What::Receive => some("receive"),
+            PathEnds::Kernel | PathEnds::Send => some("send"),
+            PathEnds::Receive => some("receive"),
         })
         .part("{}"),
         F::value("peer", |_| some("kernel")),
@@ -182,27 +184,27 @@ impl Measurement for Bench {
         F::value("congestion", |_| some("cubic")),
     ];
 
-    fn engine(&self, case: &Case) -> (String, &'static str) {
+    fn engine(&self, case: &PathCase) -> (String, &'static str) {
         match case.what {
-            What::Kernel => ("kernel".to_owned(), "tap-tap"),
-            What::Send | What::Receive => ("pagewire".to_owned(), "tap"),
+            PathEnds::Kernel => ("kernel".to_owned(), "tap-tap"),
+            PathEnds::Send | PathEnds::Receive => ("pagewire".to_owned(), "tap"),
         }
     }
 
-    fn round(&self, _: &Case, round: &Round) -> Round {
+    fn round(&self, _: &PathCase, round: &Round) -> Round {
         *round
     }
 }
 
 /// The goodput beside that of two kernels on the same path.
-fn ratio(of: &Line<'_, Bench>) -> Option<serde_json::Value> {
-    let kernels = Case { what: What::Kernel, ..*of.case };
+fn ratio(of: &ResultLine<'_, PathBench>) -> Option<serde_json::Value> {
+    let kernels = PathCase { what: PathEnds::Kernel, ..*of.case };
     of.ratio_to(&kernels, |rounds| Spread::of(rounds.iter().map(Round::gbit_per_s)).median)
 }
 
-impl InTurns for Bench {
-    fn sample(&self, &case: &Case, round: u16) -> Result<Round, Failure> {
-        let Case { what, loss, delay, .. } = case;
+impl InTurns for PathBench {
+    fn sample(&self, &case: &PathCase, round: u16) -> Result<Round, Failure> {
+        let PathCase { what, loss, delay, .. } = case;
         let number = round - 1;
         let faults = case.faults(self.options.seed + u64::from(number));
         let stats = self.options.common.stats;
@@ -212,8 +214,8 @@ impl InTurns for Bench {
         let pcap = self.options.pcap.as_ref().map(|dir| dir.join(name));
         let pcap = pcap.as_deref();
         let result = match what {
-            What::Kernel => self.kernel_to_kernel(case, faults, pcap, &traffic),
-            What::Send | What::Receive => self.host(case, faults, pcap, &traffic),
+            PathEnds::Kernel => self.kernel_to_kernel(case, faults, pcap, &traffic),
+            PathEnds::Send | PathEnds::Receive => self.host(case, faults, pcap, &traffic),
         };
         if stats {
             let reports = traffic.reports().join("\n");
@@ -223,8 +225,13 @@ impl InTurns for Bench {
     }
 }
 
-impl Bench {
-    fn run(&self, case: Case, traffic: &Traffic, parts: Vec<Part<'_>>) -> Result<Round, Failure> {
+impl PathBench {
+    fn run(
+        &self,
+        case: PathCase,
+        traffic: &Traffic,
+        parts: Vec<Part<'_>>,
+    ) -> Result<Round, Failure> {
         let warm_up = (case.delay * 2 * WARM_UP_ROUND_TRIPS).max(LEAST_WARM_UP);
         let length = Duration::from_secs_f64(self.options.seconds);
         let [round, _] = traffic.run(parts, case.flows, warm_up, length)?;
@@ -233,7 +240,7 @@ impl Bench {
 
     fn kernel_to_kernel(
         &self,
-        case: Case,
+        case: PathCase,
         faults: FaultConfig,
         pcap: Option<&Path>,
         traffic: &Traffic,
@@ -254,7 +261,7 @@ impl Bench {
     /// A host behind the wrapper, and the kernel on the tap's other side.
     fn host(
         &self,
-        case: Case,
+        case: PathCase,
         faults: FaultConfig,
         pcap: Option<&Path>,
         traffic: &Traffic,
@@ -263,14 +270,14 @@ impl Bench {
         let host = hosts::on(captured(Fault::new(tap, faults), pcap)?, LEFT).start()?;
         let (host, kernel) = (&host, &kernel);
         let parts: [Part<'_>; 2] = match case.what {
-            What::Send | What::Kernel => {
+            PathEnds::Send | PathEnds::Kernel => {
                 let (listener, to) = kernel.inside(|| kernel::listen(RIGHT))?;
                 [
                     Box::new(move || kernel_receive(&listener, case.flows, 0, traffic)),
                     Box::new(move || host_send(host, to, case.flows, &self.source, traffic)),
                 ]
             }
-            What::Receive => {
+            PathEnds::Receive => {
                 let on = SocketAddr::from((LEFT, PORT));
                 let listener = host.listen(on).because("a socket of the measurement")?;
                 [

@@ -12,12 +12,12 @@ const REDRAW: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
-    /// Which of several measurements this is, and its name.
+    /// The measurement's name, behind its number among several.
     title: String,
 }
 
 impl Progress {
-    /// Of the measurement `name`; `part` says which of several it is, as in "3 of 12".
+    /// The line of the measurement `name`; `part` is its number among several, as in "3 of 12".
     pub(crate) fn new(name: &str, part: Option<&str>) -> Self {
         let title = part.map_or_else(|| name.to_owned(), |part| format!("{part}: {name}"));
         Self { bar: ProgressBar::hidden(), title }
@@ -28,7 +28,7 @@ impl Progress {
         Self { bar: ProgressBar::hidden(), title: String::new() }
     }
 
-    /// Shows the line, for so many steps.
+    /// Shows the line, for a number of steps.
     pub(crate) fn begin(&self, steps: usize) {
         if self.title.is_empty() {
             return;
@@ -61,7 +61,7 @@ impl Progress {
         self.bar.set_message(what.into());
     }
 
-    /// So many steps are done.
+    /// Counts steps that are done.
     pub(crate) fn advance(&self, steps: u64) {
         self.bar.inc(steps);
     }

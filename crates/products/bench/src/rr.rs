@@ -1,4 +1,4 @@
-//! `bench rr`: round trips of so many bytes, and how often a blocked reader is woken.
+//! `bench rr`: round trips of a small message, and how often a blocked reader is woken.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::meter::{Round, Spread, percentile};
 use crate::numbers::rounded;
 use crate::progress::Progress;
 use crate::source::Source;
-use crate::table::{Field, InTurns, Line, Measurement, Results, in_turns, records, some};
+use crate::table::{Field, InTurns, Measurement, ResultLine, Results, in_turns, records, some};
 
 /// 64 bytes there and back, both sides polling
 #[derive(Clone, Debug, Args)]
@@ -56,12 +56,12 @@ const BATCHES: u64 = 2_000;
 
 impl Options for RrOptions {
     fn plan(&self) -> Plan {
-        Plan::of::<Bench>(false, self.common.stats)
+        Plan::of::<RrBench>(false, self.common.stats)
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
         let (options, sides) = (self.clone(), Sides::choose());
-        let mut bench = Bench { options, sides, wakeups: 0.0, shares: Vec::new() };
+        let mut bench = RrBench { options, sides, wakeups: 0.0, shares: Vec::new() };
         let engines = [Engine::Pair, Engine::Kernel(Between::Loopback)];
         let lines = in_turns(&bench, engines, self.common.rounds, progress)?;
         bench.wakeups = wakeups_per_batch(&Source::new())?;
@@ -77,26 +77,26 @@ impl Options for RrOptions {
     }
 }
 
-struct Bench {
+struct RrBench {
     options: RrOptions,
     sides: Sides,
     wakeups: f64,
-    /// Of each thread, if several share a host.
-    shares: Vec<Share>,
+    /// The share of each thread, if several share a host.
+    shares: Vec<ThreadShare>,
 }
 
 /// Times of round trips in one round, in nanoseconds.
-struct Sample {
+struct RrSample {
     round: Round,
     p50: u32,
     p99: u32,
 }
 
-type F = Field<Bench>;
+type F = Field<RrBench>;
 
-impl Measurement for Bench {
+impl Measurement for RrBench {
     type Case = Engine;
-    type Sample = Sample;
+    type Sample = RrSample;
 
     const NAME: &'static str = "rr";
     const TITLE: &'static str = "A message there and back";
@@ -133,29 +133,32 @@ impl Measurement for Bench {
         engine.names()
     }
 
-    fn round(&self, _: &Engine, sample: &Sample) -> Round {
+    fn round(&self, _: &Engine, sample: &RrSample) -> Round {
         sample.round
     }
 }
 
-fn p50(of: &Line<'_, Bench>) -> Option<Spread> {
+fn p50(of: &ResultLine<'_, RrBench>) -> Option<Spread> {
     of.spread(|sample| f64::from(sample.p50) / 1000.0)
 }
 
-impl Line<'_, Bench> {
-    /// What the kernel's line does not have.
+impl ResultLine<'_, RrBench> {
+    /// A field that the kernel's line does not have.
     fn ours(&self, value: impl Into<Value>) -> Option<Value> {
         (*self.case == Engine::Pair).then(|| value.into())
     }
 
-    fn of_shares<T: Into<Value>>(&self, get: impl Fn(&[Share]) -> Option<T>) -> Option<Value> {
+    fn of_shares<T: Into<Value>>(
+        &self,
+        get: impl Fn(&[ThreadShare]) -> Option<T>,
+    ) -> Option<Value> {
         let shares = Some(&*self.bench.shares).filter(|shares| !shares.is_empty())?;
         self.ours(get(shares)?)
     }
 }
 
-impl InTurns for Bench {
-    fn sample(&self, engine: &Engine, _: u16) -> Result<Sample, Failure> {
+impl InTurns for RrBench {
+    fn sample(&self, engine: &Engine, _: u16) -> Result<RrSample, Failure> {
         let (size, seconds) = (self.options.size as usize, self.options.time.seconds);
         let (sides, stats) = (self.sides, self.options.common.stats);
         let times = match engine {
@@ -165,7 +168,7 @@ impl InTurns for Bench {
         let time = times.iter().map(|&ns| Duration::from_nanos(ns.into())).sum();
         let bytes = 2 * (size * times.len()) as u64;
         let round = Round { bytes, time, receiver_cpu: Duration::ZERO };
-        Ok(Sample { round, p50: percentile(&times, 0.5), p99: percentile(&times, 0.99) })
+        Ok(RrSample { round, p50: percentile(&times, 0.5), p99: percentile(&times, 0.99) })
     }
 }
 
@@ -198,15 +201,15 @@ fn pair(size: usize, seconds: f64, sides: Sides, stats: bool) -> Result<Vec<u32>
     Ok(samples)
 }
 
-/// One thread's share of a host.
-struct Share {
+/// The share of a host that a thread got.
+struct ThreadShare {
     round_trips: u64,
     /// The longest that one of them took.
     longest: Duration,
 }
 
 /// Threads of one host make round trips to threads of the other, all competing for the lock.
-fn shares(options: &RrOptions) -> Result<Vec<Share>, Failure> {
+fn shares(options: &RrOptions) -> Result<Vec<ThreadShare>, Failure> {
     let (size, seconds) = (options.size as usize, options.time.seconds);
     // Drivers that poll, as busy as they get.
     let (left, right, _) = on_a_pair(None, |host| host)?;
@@ -234,10 +237,10 @@ fn shares(options: &RrOptions) -> Result<Vec<Share>, Failure> {
     })
 }
 
-fn ping(mut client: TcpStream, size: usize, seconds: f64) -> std::io::Result<Share> {
+fn ping(mut client: TcpStream, size: usize, seconds: f64) -> std::io::Result<ThreadShare> {
     client.set_read_timeout(Some(PATIENCE))?;
     let (mut buffer, begin) = (vec![0x55; size], Instant::now());
-    let mut share = Share { round_trips: 0, longest: Duration::ZERO };
+    let mut share = ThreadShare { round_trips: 0, longest: Duration::ZERO };
     while begin.elapsed().as_secs_f64() < seconds {
         let started = Instant::now();
         client.write_all(&buffer)?;

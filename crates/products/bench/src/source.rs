@@ -1,4 +1,4 @@
-//! What is sent and how it is read, equal for every engine.
+//! [`Source`], the data that is sent, and [`Reader`], which reads it: the same for every engine.
 
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ impl Source {
         Self { bytes: Bytes::from(bytes).slice(start..start + SOURCE_LEN) }
     }
 
-    /// Pieces of so many bytes, in order, for ever.
+    /// Pieces of `len` bytes, in order, for ever.
     pub(crate) fn pieces(&self, len: usize) -> impl Iterator<Item = &[u8]> {
         self.bytes.chunks_exact(len.clamp(1, SOURCE_LEN)).cycle()
     }
@@ -57,12 +57,12 @@ impl Source {
         self.bytes.get(range).unwrap_or_default()
     }
 
-    /// All of it by reference.
+    /// The whole source by reference.
     pub(crate) fn frag(&self) -> Frag {
         Frag::from_bytes(self.bytes.clone())
     }
 
-    /// Pieces of so many bytes by reference, in order, for ever.
+    /// Pieces of `len` bytes by reference, in order, for ever.
     pub(crate) fn frags(&self, len: usize) -> impl Iterator<Item = Frag> + use<> {
         let whole = self.frag();
         let len = len.clamp(1, SOURCE_LEN);
@@ -70,7 +70,7 @@ impl Source {
     }
 }
 
-/// What a receiver does with the data.
+/// The work of a receiver on the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Reader {
     /// Nothing

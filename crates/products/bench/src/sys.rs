@@ -18,7 +18,7 @@ pub(crate) fn new_network_namespace() -> io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.map_err(io::Error::from)
 }
 
-/// What a thread, or all of a process, has used so far.
+/// The use of a thread, or of the whole process, so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) user: Duration,
@@ -172,7 +172,7 @@ pub(crate) fn open_tap(name: &str) -> io::Result<OwnedFd> {
     // SAFETY: all zeroes is a valid `ifreq`: arrays and unions of integers and null pointers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
-    // One byte less than there is room for: the name ends with a zero.
+    // A name has one byte less than there is room for: it ends with a zero.
     for (to, from) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
         *to = from as libc::c_char;
     }

@@ -1,5 +1,6 @@
-//! A measurement and its table: each [`Field`] is a value of its results, with all that is known of
-//! it. JSON lines, the columns of the text and the plots come from the table.
+//! [`Measurement`]: a measurement with the table of its results. Each [`Field`] is a value of the results, and
+//! knows how the value is computed, named and plotted. JSON lines, the columns of the text and the plots all
+//! come from the table.
 //!
 //! [`in_turns`] measures every line of a [`Measurement`] once in each round.
 
@@ -13,7 +14,7 @@ use crate::meter::{Round, Spread};
 use crate::numbers::{rounded, size_name};
 use crate::progress::Progress;
 
-/// One object of a measurement's results.
+/// An object of a measurement's results.
 pub(crate) type Row = serde_json::Map<String, Value>;
 
 /// Rows as text: one object in each line.
@@ -22,18 +23,18 @@ pub(crate) fn json_lines(rows: &[Row]) -> Result<String, Failure> {
     rows.iter().map(line).collect()
 }
 
-/// What is measured, and how its results are shown.
+/// A measurement, and how its results are shown.
 pub(crate) trait Measurement: Sized + 'static {
-    /// What distinguishes the lines of the results.
+    /// The setting that distinguishes a line of the results.
     type Case;
-    /// What a round of a case gives.
+    /// The result of a round of a case.
     type Sample;
 
     /// The name on the command line.
     const NAME: &'static str;
     const TITLE: &'static str;
     const ABOUT: &'static str;
-    /// In the order of a JSON line, behind those that it begins with.
+    /// The fields of a JSON line in their order, behind those that every line begins with.
     const FIELDS: &'static [Field<Self>];
     /// Whether the rate in Gbit/s is worth a plot.
     const RATE: bool = true;
@@ -41,7 +42,7 @@ pub(crate) trait Measurement: Sized + 'static {
     /// The engine of a case, and its link.
     fn engine(&self, case: &Self::Case) -> (String, &'static str);
 
-    /// What a sample is in bytes and time, for [`Self::HEAD`] and the CPU time of the receiver.
+    /// The bytes and times of a sample, for [`Self::HEAD`] and the CPU time of the receiver.
     fn round(&self, _: &Self::Case, _: &Self::Sample) -> Round {
         Round::default()
     }
@@ -57,8 +58,8 @@ pub(crate) trait Measurement: Sized + 'static {
 
 /// A measurement whose cases are measured in turns.
 pub(crate) trait InTurns: Measurement<Case: Sync, Sample: Send> + Sync {
-    /// One round of a case, on a thread of its own, which may be pinned and may change its network
-    /// namespace; the first is 1, and 0 warms up.
+    /// Measures a round of a case, on a thread of its own, which may be pinned and may change its network
+    /// namespace. Round 0 warms up.
     fn sample(&self, case: &Self::Case, round: u16) -> Result<Self::Sample, Failure>;
 }
 
@@ -100,32 +101,32 @@ pub(crate) fn measure<M: InTurns>(
     Ok(())
 }
 
-/// What is measured, for the line of progress.
+/// The case as text, for the line of progress.
 fn what<M: Measurement>(bench: &M, case: &M::Case) -> String {
-    let row = record(&Line { bench, case, samples: &[], all: &[] }).line;
-    let shown = Shown::of::<M>();
+    let row = record(&ResultLine { bench, case, samples: &[], all: &[] }).line;
+    let shown = TableInfo::of::<M>();
     let groups = [Label::Split, Label::Group].map(|label| shown.labels(&row, label));
     let all = [shown.line(&row)].into_iter().chain(groups).filter(|label| !label.is_empty());
     all.collect::<Vec<_>>().join(", ")
 }
 
 /// A line of the results before it is written, with the others beside it.
-pub(crate) struct Line<'a, M: Measurement> {
+pub(crate) struct ResultLine<'a, M: Measurement> {
     pub(crate) bench: &'a M,
     pub(crate) case: &'a M::Case,
     pub(crate) samples: &'a [M::Sample],
     pub(crate) all: &'a [Measured<M>],
 }
 
-impl<M: Measurement> Line<'_, M> {
-    /// What every line begins with.
+impl<M: Measurement> ResultLine<'_, M> {
+    /// The fields that every line begins with.
     fn named(&self) -> Record {
         let (engine, link) = self.bench.engine(self.case);
         let record = Record::default().with("bench", M::NAME).with("engine", engine);
         if link.is_empty() { record } else { record.with("link", link) }
     }
 
-    /// Of all rounds.
+    /// The spread of a value over all rounds.
     pub(crate) fn spread(&self, of: impl Fn(&M::Sample) -> f64) -> Option<Spread> {
         Some(Spread::of(self.samples.iter().map(of)))
     }
@@ -134,7 +135,7 @@ impl<M: Measurement> Line<'_, M> {
         self.samples.iter().map(|sample| self.bench.round(self.case, sample)).collect()
     }
 
-    /// Of the round whose rate is the median.
+    /// A value of the round whose rate is the median.
     pub(crate) fn median<T: Into<Value>>(&self, of: impl Fn(&M::Sample) -> T) -> Option<Value> {
         let rate = |sample: &&M::Sample| self.bench.round(self.case, sample).gbit_per_s();
         Spread::by(self.samples, rate).map(|all| of(all.median).into())
@@ -168,174 +169,184 @@ pub(crate) fn some(value: impl Into<Value>) -> Option<Value> {
 
 /// A field, without how it is measured.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct FieldInfo {
     pub(crate) name: &'static str,
-    pub(crate) role: Role,
-    /// What a curve over this field is titled, where it has several values.
+    pub(crate) role: FieldRole,
+    /// The title of curves over this field, where it has several values.
     pub(crate) over: Option<&'static str>,
-    /// Plotted before the others.
+    /// The field is plotted before the others.
     pub(crate) is_first: bool,
 }
 
-/// What a field says.
+/// The role of a field.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Role {
-    /// How it was measured, or what follows from other fields.
+pub(crate) enum FieldRole {
+    /// A condition of the measurement, or a value that follows from other fields.
     Setting,
-    /// What distinguishes the row from others, and how that is said; `{}` is the value.
+    /// A label that distinguishes the row from others, and its text; `{}` is the value.
     Label(Label, &'static str),
-    /// What was measured, which has a plot of its own.
-    Measured { title: &'static str, unit: &'static str, better: Better },
+    /// A measured value, which has a plot of its own.
+    Measured { title: &'static str, unit: &'static str, better: BetterWhen },
 }
 
-/// What a row is told from others by.
+/// The part of a plot that a label names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Label {
-    /// Its plot.
+    /// The plot.
     Split,
-    /// Its group in the plot.
+    /// The group in the plot.
     Group,
-    /// Its line in the group.
+    /// The line in the group.
     Part,
 }
 
-/// Which way a quantity is better.
+/// The direction in which a quantity is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Better {
+pub(crate) enum BetterWhen {
     Higher,
     Lower,
-    /// It only describes.
+    /// The quantity only describes.
     Neither,
 }
 
 /// A field of a measurement's results.
 pub(crate) struct Field<M: Measurement> {
-    entry: Entry,
-    get: Get<M>,
+    entry: FieldInfo,
+    get: FieldSource<M>,
 }
 
-/// How a line comes to a field; nothing: it does not have the field.
-enum Get<M: Measurement> {
-    Value(fn(&Line<'_, M>) -> Option<Value>),
-    Rounds(OfRounds<M>, Form),
+/// How a field is computed for a line; `None`: the line does not have the field.
+enum FieldSource<M: Measurement> {
+    Value(fn(&ResultLine<'_, M>) -> Option<Value>),
+    Rounds(OfRounds<M>, SpreadForm),
 }
 
-/// How a line comes to the spread of its rounds.
-type OfRounds<M> = fn(&Line<'_, M>) -> Option<Spread>;
+/// How the spread of a line's rounds is computed.
+type OfRounds<M> = fn(&ResultLine<'_, M>) -> Option<Spread>;
 
 /// How the spread of rounds is written.
 #[derive(Clone, Copy)]
-enum Form {
-    /// The median; lines are too long already for the lowest and the highest, which plots have.
+enum SpreadForm {
+    /// The median. The lowest and the highest are in plots only: lines are long enough.
     Median(i32),
-    /// The same in whole numbers.
+    /// The median as a whole number.
     Count,
-    /// Also the lowest as `min_` and the highest as `max_`.
+    /// The median, the lowest as `min_`, and the highest as `max_`.
     Bounds(i32),
-    /// Only these: the median is another field.
+    /// The lowest and the highest: the median is another field.
     OnlyBounds(i32),
 }
 
-/// What many measurements plot.
+/// Units and titles that many measurements share.
 pub(crate) const US_PER_MIB: &str = "µs for each MiB";
 pub(crate) const IN_A_ROUND: &str = "bytes in a round";
 pub(crate) const COPIED: &str = "Payload that our stack copied";
 
 impl<M: Measurement> Field<M> {
-    const fn new(name: &'static str, get: Get<M>) -> Self {
-        Self { entry: Entry { name, role: Role::Setting, over: None, is_first: false }, get }
+    const fn new(name: &'static str, get: FieldSource<M>) -> Self {
+        Self {
+            entry: FieldInfo { name, role: FieldRole::Setting, over: None, is_first: false },
+            get,
+        }
     }
 
     /// A field with one value for all rounds.
-    pub(crate) const fn value(name: &'static str, get: fn(&Line<'_, M>) -> Option<Value>) -> Self {
-        Self::new(name, Get::Value(get))
+    pub(crate) const fn value(
+        name: &'static str,
+        get: fn(&ResultLine<'_, M>) -> Option<Value>,
+    ) -> Self {
+        Self::new(name, FieldSource::Value(get))
     }
 
-    /// A median with so many decimals.
+    /// A median, rounded to `decimals` decimals.
     pub(crate) const fn spread(name: &'static str, decimals: i32, get: OfRounds<M>) -> Self {
-        Self::new(name, Get::Rounds(get, Form::Median(decimals)))
+        Self::new(name, FieldSource::Rounds(get, SpreadForm::Median(decimals)))
     }
 
     /// A median of whole numbers.
     pub(crate) const fn count(name: &'static str, get: OfRounds<M>) -> Self {
-        Self::new(name, Get::Rounds(get, Form::Count))
+        Self::new(name, FieldSource::Rounds(get, SpreadForm::Count))
     }
 
     /// A median, and fields for the lowest and the highest round.
     pub(crate) const fn bounded(name: &'static str, decimals: i32, get: OfRounds<M>) -> Self {
-        Self::new(name, Get::Rounds(get, Form::Bounds(decimals)))
+        Self::new(name, FieldSource::Rounds(get, SpreadForm::Bounds(decimals)))
     }
 
     /// The lowest and the highest round of a field that stands before.
     pub(crate) const fn bounds(name: &'static str, decimals: i32, get: OfRounds<M>) -> Self {
-        Self::new(name, Get::Rounds(get, Form::OnlyBounds(decimals)))
+        Self::new(name, FieldSource::Rounds(get, SpreadForm::OnlyBounds(decimals)))
     }
 
-    const fn role(mut self, role: Role) -> Self {
+    const fn role(mut self, role: FieldRole) -> Self {
         self.entry.role = role;
         self
     }
 
     /// A plot of its own for each value.
     pub(crate) const fn split(self, form: &'static str) -> Self {
-        self.role(Role::Label(Label::Split, form))
+        self.role(FieldRole::Label(Label::Split, form))
     }
 
     /// Values are compared within a group, which has one value of this.
     pub(crate) const fn group(self, form: &'static str) -> Self {
-        self.role(Role::Label(Label::Group, form))
+        self.role(FieldRole::Label(Label::Group, form))
     }
 
-    /// It distinguishes the lines of a group.
+    /// The field distinguishes the lines of a group.
     pub(crate) const fn part(self, form: &'static str) -> Self {
-        self.role(Role::Label(Label::Part, form))
+        self.role(FieldRole::Label(Label::Part, form))
     }
 
-    /// Curves go over it, where there is more than one value.
+    /// Curves go over the field, where there is more than one value.
     pub(crate) const fn over(mut self, title: &'static str) -> Self {
         self.entry.over = Some(title);
         self
     }
 
     pub(crate) const fn higher(self, title: &'static str, unit: &'static str) -> Self {
-        self.role(Role::Measured { title, unit, better: Better::Higher })
+        self.role(FieldRole::Measured { title, unit, better: BetterWhen::Higher })
     }
 
     pub(crate) const fn lower(self, title: &'static str, unit: &'static str) -> Self {
-        self.role(Role::Measured { title, unit, better: Better::Lower })
+        self.role(FieldRole::Measured { title, unit, better: BetterWhen::Lower })
     }
 
     pub(crate) const fn plain(self, title: &'static str, unit: &'static str) -> Self {
-        self.role(Role::Measured { title, unit, better: Better::Neither })
+        self.role(FieldRole::Measured { title, unit, better: BetterWhen::Neither })
     }
 
-    /// Plotted before the others.
+    /// The field is plotted before the others.
     pub(crate) const fn first(mut self) -> Self {
         self.entry.is_first = true;
         self
     }
 
-    fn write(&self, line: &Line<'_, M>, record: &mut Record) {
+    fn write(&self, line: &ResultLine<'_, M>, record: &mut Record) {
         let name = self.entry.name;
         let (get, form) = match self.get {
-            Get::Value(get) => return record.line.extend(get(line).map(|v| (name.to_owned(), v))),
-            Get::Rounds(get, form) => (get, form),
+            FieldSource::Value(get) => {
+                return record.line.extend(get(line).map(|v| (name.to_owned(), v)));
+            }
+            FieldSource::Rounds(get, form) => (get, form),
         };
         let Some(Spread { min, median, max }) = get(line) else { return };
         let (both, median): ([Value; 2], Value) = match form {
-            Form::Count => ([min, max].map(|v| (v as u64).into()), (median as u64).into()),
-            Form::Median(places) | Form::Bounds(places) | Form::OnlyBounds(places) => {
+            SpreadForm::Count => ([min, max].map(|v| (v as u64).into()), (median as u64).into()),
+            SpreadForm::Median(places)
+            | SpreadForm::Bounds(places)
+            | SpreadForm::OnlyBounds(places) => {
                 ([min, max].map(|v| rounded(v, places).into()), rounded(median, places).into())
             }
         };
-        if !matches!(form, Form::OnlyBounds(_)) {
+        if !matches!(form, SpreadForm::OnlyBounds(_)) {
             record.line.insert(name.to_owned(), median);
         }
         match form {
-            Form::Median(_) | Form::Count => {
+            SpreadForm::Median(_) | SpreadForm::Count => {
                 record.spreads.insert(name.to_owned(), both.to_vec().into());
             }
-            Form::Bounds(_) | Form::OnlyBounds(_) => {
+            SpreadForm::Bounds(_) | SpreadForm::OnlyBounds(_) => {
                 let names = ["min", "max"].map(|which| format!("{which}_{name}"));
                 record.line.extend(names.into_iter().zip(both));
             }
@@ -343,10 +354,10 @@ impl<M: Measurement> Field<M> {
     }
 }
 
-/// One line of results.
+/// A line of results, ready to be printed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record {
-    /// In the order in which they are printed.
+    /// The fields in the order in which they are printed.
     pub(crate) line: Row,
     /// The lowest and the highest round of fields that have no fields of their own for it.
     spreads: Row,
@@ -369,7 +380,7 @@ impl Record {
 }
 
 /// The fields that lines begin with, from the rounds that count.
-fn head<M: Measurement>(line: &Line<'_, M>) -> Record {
+fn head<M: Measurement>(line: &ResultLine<'_, M>) -> Record {
     if !M::HEAD {
         return line.named();
     }
@@ -386,15 +397,15 @@ fn head<M: Measurement>(line: &Line<'_, M>) -> Record {
         .with("max_gbit_per_s", rate(by_rate.map(|all| all.max)))
 }
 
-/// Of [`head`].
-const RATE: Entry = Entry {
+/// The rate of [`head`], as a plot shows it.
+const RATE: FieldInfo = FieldInfo {
     name: "gbit_per_s",
-    role: Role::Measured { title: "Rate", unit: "Gbit/s", better: Better::Higher },
+    role: FieldRole::Measured { title: "Rate", unit: "Gbit/s", better: BetterWhen::Higher },
     over: None,
     is_first: false,
 };
 
-fn record<M: Measurement>(line: &Line<'_, M>) -> Record {
+fn record<M: Measurement>(line: &ResultLine<'_, M>) -> Record {
     let mut record = head(line);
     M::FIELDS.iter().for_each(|field| field.write(line, &mut record));
     record
@@ -404,7 +415,7 @@ fn record<M: Measurement>(line: &Line<'_, M>) -> Record {
 pub(crate) fn records<M: Measurement>(bench: &M, all: &[Measured<M>]) -> Vec<Record> {
     let machine = Machine::describe();
     let record = |(case, samples): &Measured<M>| {
-        record(&Line { bench, case, samples, all })
+        record(&ResultLine { bench, case, samples, all })
             .with("cpu", machine.cpu.as_str())
             .with("cpus", machine.cpus)
             .with("kernel", machine.kernel.as_str())
@@ -414,20 +425,20 @@ pub(crate) fn records<M: Measurement>(bench: &M, all: &[Measured<M>]) -> Vec<Rec
 
 /// A measurement as its results are shown.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown {
+pub(crate) struct TableInfo {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     pub(crate) about: &'static str,
-    /// In the order of plots.
-    pub(crate) entries: Vec<Entry>,
+    /// The fields in the order of plots.
+    pub(crate) entries: Vec<FieldInfo>,
     pub(crate) beside: fn(&str, &[&Row]) -> Vec<Row>,
 }
 
-impl Shown {
+impl TableInfo {
     pub(crate) fn of<M: Measurement>() -> Self {
         let rate = M::RATE.then_some(RATE);
         let fields = M::FIELDS.iter().map(|field| field.entry);
-        let mut entries: Vec<Entry> = rate.into_iter().chain(fields).collect();
+        let mut entries: Vec<FieldInfo> = rate.into_iter().chain(fields).collect();
         entries.sort_by_key(|entry| !entry.is_first);
         Self { name: M::NAME, title: M::TITLE, about: M::ABOUT, entries, beside: M::beside }
     }
@@ -445,11 +456,11 @@ impl Shown {
         }
     }
 
-    /// What the row says in the fields of a label, with commas between.
+    /// The texts of a row's fields with this label, with commas between.
     pub(crate) fn labels(&self, row: &Row, label: Label) -> String {
-        let text = |entry: &Entry| {
+        let text = |entry: &FieldInfo| {
             let form = match entry.role {
-                Role::Label(of, form) if of == label => form,
+                FieldRole::Label(of, form) if of == label => form,
                 _ => return None,
             };
             let value = match row.get(entry.name)? {
@@ -466,10 +477,10 @@ impl Shown {
     }
 }
 
-/// What a measurement came to.
+/// The results of a measurement.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Results {
-    /// What it was measured on, and how.
+    /// The heading: machine and conditions.
     pub(crate) heading: String,
     pub(crate) records: Vec<Record>,
 }

@@ -171,7 +171,7 @@ mod tests {
             help.push(text);
         }
         for line in help.iter().flat_map(|text| text.lines()) {
-            // What is said about an example stands apart.
+            // The remark about an example stands apart.
             let example =
                 line.strip_prefix("  pagewire ").and_then(|line| line.split("   ").next());
             if let Some(example) = example {

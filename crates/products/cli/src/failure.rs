@@ -39,7 +39,7 @@ impl Failure {
             Self::Usage(text) => (text, 2),
             Self::Interrupted(text) => (text, 130),
         };
-        // One line, even if reasons have line ends.
+        // The report is one line, even if a reason has line ends.
         let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         eprintln!("pagewire: {}", without_numbers(&line));
         ExitCode::from(code)

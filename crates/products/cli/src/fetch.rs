@@ -11,26 +11,26 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use indicatif::ProgressBar;
-use pagewire::memory::Frag;
+use pagewire::memory::{Frag, FragVec};
 
 use crate::args::FetchOptions;
 use crate::failure::{Failure, reason, say};
 use crate::http::body::{Body, BodyError, Framing};
 use crate::http::client::{self, CONNECT_TIME, Response};
-use crate::http::connection::{Connection, is_timeout};
+use crate::http::connection::{Connection, advance, is_timeout};
 use crate::http::inbox::{Inbox, Transfer};
 use crate::http::response::Status;
 use crate::http::url::Url;
 use crate::limits::{MAX_IO_SLICES, MAX_REDIRECTS, PROGRESS_AFTER, STALL_TIME, TICK};
 use crate::progress::bar_style;
 use crate::signals::Stop;
-use crate::view::{Asked, Printed};
+use crate::view::{Printed, ViewSockets};
 use crate::{net, sys};
 
 pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
     let url = Url::parse(&options.url)?;
     let output = Output::choose(options.output.as_deref(), &url)?;
-    let asked = Asked::new(&options.net.view)?;
+    let asked = ViewSockets::new(&options.net.view)?;
     let opened = net::open(&options.net, None, None)?;
     let control = asked.start(opened.report.shown(&options.net))?;
     let report = opened.report.clone();
@@ -52,7 +52,7 @@ pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
     done.map(drop)
 }
 
-/// What was transferred.
+/// The result of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Summary {
     /// Bytes received now.
@@ -127,7 +127,7 @@ impl Output {
         Ok(Sink::File { file, at: offset })
     }
 
-    /// Forgets what was there.
+    /// Removes the part and its note.
     fn discard(&self) {
         if let Self::File { part, note, .. } = self {
             let _ = (fs::remove_file(part), fs::remove_file(note));
@@ -159,7 +159,7 @@ impl std::fmt::Display for Output {
 
 enum Sink {
     Stdout,
-    /// What comes next belongs at `at`.
+    /// The next byte belongs at `at`.
     File {
         file: File,
         at: u64,
@@ -170,23 +170,13 @@ impl Sink {
     /// Writes all of the fragments with few calls. The kernel reads them in place, even if another
     /// process may change them. Chunks, not mappings: one call takes parts of pages, too.
     fn write(&mut self, frags: &[Frag]) -> io::Result<()> {
-        let mut left: usize = frags.iter().map(Frag::len).sum();
-        let mut frags = frags.to_vec();
-        let mut first = 0;
-        while left > 0 {
-            let rest = frags.get(first..).unwrap_or_default();
-            let mut n = match self.write_some(rest) {
+        let mut left: FragVec = frags.iter().filter(|frag| !frag.is_empty()).cloned().collect();
+        while !left.is_empty() {
+            match self.write_some(&left) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Ok(n) => advance(&mut left, n),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
-            };
-            left -= n.min(left);
-            while let Some(frag) = frags.get_mut(first).filter(|frag| n > 0 || frag.is_empty()) {
-                let taken = n.min(frag.len());
-                frag.advance(taken);
-                n -= taken;
-                first += usize::from(frag.is_empty());
             }
         }
         Ok(())
@@ -195,7 +185,7 @@ impl Sink {
     fn write_some(&mut self, frags: &[Frag]) -> io::Result<usize> {
         match self {
             Self::Stdout => {
-                // Its buffer has nothing to be written first.
+                // Flushed, so that no buffered byte comes after these.
                 let mut out = io::stdout().lock();
                 out.flush()?;
                 sys::write_frags(out.as_fd(), frags, None)
@@ -263,7 +253,7 @@ pub(crate) fn fetch<C: Connection>(
         };
         let validator = response.validator_for_ranges();
         let mut sink = output.open(url, offset, validator).map_err(|e| output.because(&e))?;
-        let mut transfer = Running::new(&response, offset, started);
+        let mut transfer = RunningTransfer::new(&response, offset, started);
         let body = transfer.receive(&mut connection, &mut inbox, &response, &mut sink, stop);
         transfer.bar.finish_and_clear();
         let total = transfer.total.map_or(String::new(), |t| format!(" of {t}"));
@@ -272,15 +262,15 @@ pub(crate) fn fetch<C: Connection>(
         let so_far = format!("after {}{total} bytes{hint}", offset + transfer.bytes);
         match body {
             Ok(()) => {}
-            Err(Ended::Stopped) => {
+            Err(EarlyEnd::Stopped) => {
                 return Err(Failure::Interrupted(format!("interrupted {so_far}")));
             }
-            Err(Ended::Stalled) => {
+            Err(EarlyEnd::Stalled) => {
                 let silence = STALL_TIME.as_secs();
                 return Err(failed(&format!("nothing came for {silence} s, {so_far}")));
             }
-            Err(Ended::Network(e)) => return Err(failed(&format!("{e}, {so_far}"))),
-            Err(Ended::Disk(e)) => return Err(output.because(&e)),
+            Err(EarlyEnd::Network(e)) => return Err(failed(&format!("{e}, {so_far}"))),
+            Err(EarlyEnd::Disk(e)) => return Err(output.because(&e)),
         }
         output.complete().map_err(|e| output.because(&e))?;
         let seconds = started.elapsed().as_secs_f64();
@@ -326,9 +316,9 @@ fn connect_reason(error: &io::Error) -> String {
     format!("{}{hint}", reason(error))
 }
 
-struct Running {
+struct RunningTransfer {
     bytes: u64,
-    /// Of the whole file, if known.
+    /// Bytes of the whole file, if known.
     total: Option<u64>,
     offset: u64,
     started: Instant,
@@ -336,14 +326,14 @@ struct Running {
 }
 
 /// Why content ended too early.
-enum Ended {
+enum EarlyEnd {
     Stopped,
     Stalled,
     Network(String),
     Disk(io::Error),
 }
 
-impl Running {
+impl RunningTransfer {
     fn new(response: &Response, offset: u64, started: Instant) -> Self {
         let total = match response.framing {
             Framing::Length(n) => Some(offset.saturating_add(n)),
@@ -359,16 +349,16 @@ impl Running {
         response: &Response,
         sink: &mut Sink,
         stop: &Stop,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), EarlyEnd> {
         let mut body = Body::new(response.framing);
         let mut pending = Vec::new();
         let mut deadline = Instant::now() + STALL_TIME;
-        let network = |e: io::Error| Ended::Network(reason(&e));
+        let network = |e: io::Error| EarlyEnd::Network(reason(&e));
         connection.set_read_timeout(Some(TICK)).map_err(network)?;
         loop {
             if stop.is_set() {
-                sink.write(&pending).map_err(Ended::Disk)?;
-                return Err(Ended::Stopped);
+                sink.write(&pending).map_err(EarlyEnd::Disk)?;
+                return Err(EarlyEnd::Stopped);
             }
             let next = body.next(connection, inbox);
             let end = match next {
@@ -380,12 +370,12 @@ impl Running {
                 }
                 Ok(None) => Some(Ok(())),
                 Err(BodyError::Io(e)) if is_timeout(&e) && Instant::now() < deadline => None,
-                Err(BodyError::Io(e)) if is_timeout(&e) => Some(Err(Ended::Stalled)),
+                Err(BodyError::Io(e)) if is_timeout(&e) => Some(Err(EarlyEnd::Stalled)),
                 Err(BodyError::Io(e)) => Some(Err(network(e))),
-                Err(e) => Some(Err(Ended::Network(e.to_string()))),
+                Err(e) => Some(Err(EarlyEnd::Network(e.to_string()))),
             };
             if inbox.is_empty() || pending.len() >= MAX_IO_SLICES || end.is_some() {
-                sink.write(&pending).map_err(Ended::Disk)?;
+                sink.write(&pending).map_err(EarlyEnd::Disk)?;
                 pending.clear();
                 self.show();
             }

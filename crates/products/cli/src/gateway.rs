@@ -19,7 +19,7 @@ use crate::failure::{Failure, reason, socket_failure};
 use crate::guest::{self, GuestNetwork};
 use crate::limits::{PROXY_LOOK, SHUTDOWN_TIME};
 use crate::sys::Inherited;
-use crate::view::{Asked, Printed};
+use crate::view::{Printed, ViewSockets};
 
 /// Runs until an interrupt, or until the device is lost.
 pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
@@ -31,16 +31,16 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     let (bound, lifetime) = bind(options, &networks)?;
     // The kernel in a namespace has its addresses from the helper that made the tap.
     let opened = guest::open(&options.guest, &networks, options.netns.is_none())?;
-    let asked = Asked::new(&options.guest.view)?;
+    let asked = ViewSockets::new(&options.guest.view)?;
     inherited.close();
     let mut plan = SandboxPlan::default();
     plan.unix_peers = options.link == GuestLink::Datagram;
-    guest::close_doors(&options.guest, plan)?;
+    guest::enter_sandbox(&options.guest, plan)?;
 
     // From here on there are threads.
     let device = match bound {
-        Bound::Device(device) => device,
-        Bound::VhostUser(listener, path) => {
+        BoundLink::Device(device) => device,
+        BoundLink::VhostUser(listener, path) => {
             let port = VhostUser::builder().mtu(options.guest.mtu as usize);
             let port = port.accept(listener, &path).map_err(|e| socket_failure(&path, e))?;
             Box::new(port)
@@ -86,7 +86,7 @@ fn look(exit: Option<&File>, lifetime: Option<&Lifetime>) -> io::Result<bool> {
 }
 
 /// A link, as far as it can be made without threads.
-enum Bound {
+enum BoundLink {
     Device(Box<dyn Device>),
     VhostUser(UnixListener, PathBuf),
 }
@@ -95,14 +95,14 @@ enum Bound {
 fn bind(
     options: &GatewayOptions,
     networks: &[GuestNetwork],
-) -> Result<(Bound, Option<Lifetime>), Failure> {
+) -> Result<(BoundLink, Option<Lifetime>), Failure> {
     let mtu = options.guest.mtu as usize;
     let path = options.socket.as_deref().unwrap_or(Path::new(""));
     let refused = |e| socket_failure(path, e);
     let device: Box<dyn Device> = match options.link {
         GuestLink::Tap => {
             let (tap, lifetime) = tap(options, networks)?;
-            return Ok((Bound::Device(Box::new(tap)), lifetime));
+            return Ok((BoundLink::Device(Box::new(tap)), lifetime));
         }
         GuestLink::Stream => {
             Box::new(StreamLink::builder().mtu(mtu).listen(path).map_err(refused)?)
@@ -112,10 +112,10 @@ fn bind(
         }
         GuestLink::VhostUser => {
             let listener = VhostUserBuilder::bind(path).map_err(refused)?;
-            return Ok((Bound::VhostUser(listener, path.to_owned()), None));
+            return Ok((BoundLink::VhostUser(listener, path.to_owned()), None));
         }
     };
-    Ok((Bound::Device(device), None))
+    Ok((BoundLink::Device(device), None))
 }
 
 fn tap(

@@ -1,4 +1,7 @@
-//! From the gateway's options to a guest's network.
+//! [`Served`]: a gateway with its guest, made from the options that `run` and `gateway` share.
+//!
+//! It is made in two steps: [`open`] does everything that needs rights or can be wrong, [`OpenGateway::start`] follows
+//! behind the sandbox ([`enter_sandbox`]), when there may be threads.
 
 use std::fs::File;
 use std::io;
@@ -21,16 +24,16 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::args::guest::GuestOptions;
 use crate::failure::{Failure, reason};
-use crate::net::{self, Line};
+use crate::net::{self, LineWrappers};
 use crate::{user, view};
 
 /// Our addresses if none are given.
 const ADDRESSES: [&str; 2] = ["10.0.2.2/24", "fd00:2::2/64"];
 
-/// Which address of the network is the guest's, as QEMU's built-in network has it.
+/// Number of the guest's address in its network, as QEMU's built-in network has it.
 const GUEST: u32 = 15;
 
-/// One network of a guest, and who is who in it.
+/// A network of a guest: our address in it, and the guest's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GuestNetwork {
     pub(crate) ours: Cidr,
@@ -39,7 +42,7 @@ pub(crate) struct GuestNetwork {
 
 impl GuestNetwork {
     /// A device whose guest gets its address in this network: the same at each time.
-    fn tell(self, device: Box<dyn Device>) -> Result<Box<dyn Device>, Failure> {
+    fn advertise_on(self, device: Box<dyn Device>) -> Result<Box<dyn Device>, Failure> {
         match (self.ours.addr(), self.guest) {
             (IpAddr::V4(ours), IpAddr::V4(guest)) => {
                 let mut config =
@@ -117,7 +120,7 @@ fn is_host(network: Cidr, address: IpAddr) -> bool {
     !has_edges || !edges.contains(&Some(address))
 }
 
-/// What the kernel inside of a namespace is told.
+/// The network settings for the kernel inside of a namespace.
 pub(crate) fn inside(
     options: &GuestOptions,
     tap: &str,
@@ -133,26 +136,26 @@ pub(crate) fn inside(
     }
 }
 
-/// What is opened for a gateway while this process still may: before the sandbox.
-pub(crate) struct Opened {
+/// The parts of a gateway that are opened before the sandbox, while this process still may.
+pub(crate) struct OpenGateway {
     builder: Builder,
     config: GuestConfig,
     published: Vec<OpenPort>,
     log: Option<(File, u64)>,
-    line: Line,
+    line: LineWrappers,
     /// How long a frame may be on the line, faults included.
     line_delay: Duration,
-    /// What the guest is to be told of its addresses, if it does not have them.
-    told: Vec<GuestNetwork>,
+    /// The addresses that the guest gets by DHCP and advertisements, if it does not have them.
+    advertised: Vec<GuestNetwork>,
 }
 
 /// Makes of the options what needs rights, or can be wrong.
-/// `tells`: the guest learns its addresses by DHCP and router advertisements.
+/// With `advertises`, the guest gets its addresses by DHCP and router advertisements.
 pub(crate) fn open(
     options: &GuestOptions,
     networks: &[GuestNetwork],
-    tells: bool,
-) -> Result<Opened, Failure> {
+    advertises: bool,
+) -> Result<OpenGateway, Failure> {
     let mut config = GuestConfig::new();
     for GuestNetwork { ours, guest } in networks {
         let text = ours.to_string();
@@ -169,25 +172,25 @@ pub(crate) fn open(
         .rules(rules(options, networks)?)
         .resolver(resolver(&options.dns)?)
         .names(names(options, networks));
-    Ok(Opened {
+    Ok(OpenGateway {
         builder,
         config,
         published,
         log: options.log.as_deref().map(|path| log(path, options.log_size)).transpose()?,
         line_delay: fault.map_or(Duration::ZERO, |fault| fault.delay + fault.jitter),
-        line: Line::open(fault, options.pcap.as_deref())?,
-        told: if tells { networks.to_vec() } else { Vec::new() },
+        line: LineWrappers::open(fault, options.pcap.as_deref())?,
+        advertised: if advertises { networks.to_vec() } else { Vec::new() },
     })
 }
 
-impl Opened {
+impl OpenGateway {
     /// Starts the gateway, for the guest behind a device.
     pub(crate) fn start(self, device: Box<dyn Device>) -> Result<Served, Failure> {
         let failed = |e: &dyn std::fmt::Display| Failure::because("starting the gateway", e);
         let line = self.line.watch();
         let mut device = self.line.around(device)?;
-        for network in self.told {
-            device = network.tell(device)?;
+        for network in self.advertised {
+            device = network.advertise_on(device)?;
         }
         let mut builder = self.builder;
         if let Some((file, most)) = self.log {
@@ -245,7 +248,7 @@ fn check_host(address: Ipv4Addr, networks: &[GuestNetwork]) -> Result<(), Failur
     }
 }
 
-/// Whom to ask.
+/// The resolver of `--dns`.
 fn resolver(words: &[String]) -> Result<Resolver, Failure> {
     let parse = |word: &String| {
         let address = word.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53));
@@ -299,7 +302,7 @@ impl Served {
         denied.first.is_some().then(|| denied.to_string())
     }
 
-    /// What a control socket shows of it.
+    /// Adds the gateway to the view for a control socket.
     pub(crate) fn shown(self: &Arc<Self>, shown: control::Builder) -> control::Builder {
         let served = Arc::downgrade(self);
         crate::log::trace("guest", self.host());
@@ -314,7 +317,7 @@ impl Served {
         shown.section("gateway", counts)
     }
 
-    /// What `--stats` prints.
+    /// The counters that `--stats` prints.
     pub(crate) fn report(&self) -> String {
         let counts = self.guest.counters().iter().filter(|(_, n)| *n > 0);
         let text = view::part("gateway", counts);
@@ -322,13 +325,13 @@ impl Served {
         format!("{text}{}{line}", self.host().stats())
     }
 
-    /// Waits, for so long at most, until what the guest has sent last was passed on: of a guest that
-    /// has ended. What is on the line at this time arrives in any case.
+    /// Waits, for `limit` at most, until the last data of a guest that has ended was passed on. Frames that are
+    /// on the line at this time arrive in any case.
     pub(crate) fn finish(&self, limit: Duration) {
         self.guest.finish(self.line_delay, limit);
     }
 
-    /// Ends all connections; those that have something left to say have so long for it.
+    /// Ends all connections; those with data left to send have `limit` for it.
     pub(crate) fn end(&self, limit: Duration) {
         self.host().drain(limit);
         crate::log::trace_end("guest", self.host());
@@ -349,7 +352,7 @@ fn publish_reason(error: &io::Error) -> String {
 }
 
 /// Gives up what is not needed any more, unless the options say otherwise. Before there are threads.
-pub(crate) fn close_doors(options: &GuestOptions, mut plan: SandboxPlan) -> Result<(), Failure> {
+pub(crate) fn enter_sandbox(options: &GuestOptions, mut plan: SandboxPlan) -> Result<(), Failure> {
     plan.user = options.user.as_deref().map(user::find).transpose()?;
     // Connections have a descriptor each.
     let mut files = getrlimit(Resource::Nofile);
@@ -378,7 +381,7 @@ pub(crate) fn close_doors(options: &GuestOptions, mut plan: SandboxPlan) -> Resu
     Ok(())
 }
 
-/// What `--fault` and `--rate` say together.
+/// The faults of `--fault` and `--rate` together.
 fn fault(options: &GuestOptions) -> Result<Option<FaultConfig>, Failure> {
     match (options.fault, options.rate) {
         (Some(fault), Some(_)) if fault.rate.is_some() => {

@@ -95,7 +95,7 @@ pub(crate) const MAP_WINDOW: u64 = 64 * 1024 * 1024;
 /// Mappings kept for the next reader: 16 GiB of address space, no memory beyond the page cache.
 pub(crate) const MAX_CACHED_WINDOWS: usize = 256;
 
-/// Bytes of a file handed to a connection at once. The file's length is looked at in between.
+/// Bytes of a file handed to a connection at once. The file's length is checked in between.
 pub(crate) const SEND_PIECE: u64 = 1024 * 1024;
 
 /// Files below this many bytes are read and copied by default. Measured with `scripts/crossover`

@@ -1,4 +1,4 @@
-//! What the command says on standard error besides its results: events of `tracing`.
+//! Events of `tracing` on standard error: `-v`, `--log-level`, and the events of a host.
 
 use pagewire::Host;
 use tracing::Level;

@@ -1,5 +1,5 @@
-//! A device that is gone, such as a deleted tap: the command reports it and ends, or, with
-//! `--wait-for-device`, waits for another device of that name.
+//! The loss of a device, such as a deleted tap: a command reports it and ends or, with `--wait-for-device`, waits
+//! for another device of that name. `serve` and `proxy` check it regularly.
 
 use std::io;
 
@@ -9,9 +9,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with
 
 use crate::args::{NetLink, NetOptions};
 use crate::failure::{Failure, reason};
-use crate::net::{self, Opened};
+use crate::net::{self, OpenNetwork};
 
-impl Opened {
+impl OpenNetwork {
     /// Called regularly by a command that runs until it is asked to stop.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ mod log;
 mod lost;
 #[cfg(feature = "full")]
 mod net;
-mod places;
+mod permits;
 #[cfg(feature = "full")]
 mod processes;
 mod progress;

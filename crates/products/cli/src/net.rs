@@ -1,4 +1,7 @@
-//! From network options to a running host.
+//! [`OpenNetwork`]: a running host with its device, made from the network options of a command.
+//!
+//! `serve`, `fetch` and `proxy` open one with [`open`]. This file checks the options, opens the tap or port, puts
+//! the wrappers of `--fault`, `--pcap` and `--dhcp` around it, and reports its counters ([`Report`]).
 
 use std::fs::File;
 use std::io;
@@ -27,16 +30,16 @@ use crate::{user, view};
 const TAP_NAME: &str = "pw0";
 
 /// A host on the link of the options.
-pub(crate) struct Opened {
+pub(crate) struct OpenNetwork {
     pub(crate) host: Host,
     pub(crate) addresses: Vec<IpAddr>,
-    /// What `--stats` prints.
+    /// The counters that `--stats` prints.
     pub(crate) report: Report,
-    /// The device's; `None` while there is none.
+    /// The link of the device; `None` while there is none.
     pub(crate) link: Option<LinkId>,
     /// The last reported reason why there is none although there is a device.
     pub(crate) waits_because: Option<String>,
-    /// Bytes of memory that it receives into.
+    /// Bytes of memory that the device receives into.
     pub(crate) memory: Option<u64>,
     _socket: Option<SocketFile>,
 }
@@ -44,7 +47,7 @@ pub(crate) struct Opened {
 /// The socket that we listen on: threads that wait keep the device, so the command removes it.
 struct SocketFile {
     path: PathBuf,
-    /// Which file it is: another program may have taken the path since.
+    /// The file's inode: another program may have taken the path since.
     inode: u64,
 }
 
@@ -63,7 +66,7 @@ impl Drop for SocketFile {
     }
 }
 
-impl Opened {
+impl OpenNetwork {
     /// Shuts the host down: what is queued for peers has a short time to be delivered.
     pub(crate) fn end(&self, options: &NetOptions) {
         self.host.shutdown(LAST_TIME);
@@ -115,7 +118,7 @@ pub(crate) struct Report {
     host: Host,
     port: Option<VhostMonitor>,
     dhcp: Option<DhcpWatch>,
-    /// Of `--fault`.
+    /// Counts of `--fault`.
     line: Option<FaultWatch>,
 }
 
@@ -150,12 +153,12 @@ fn host_name(options: &NetOptions) -> &str {
 }
 
 impl Report {
-    /// What lies in front of a device that follows a lost one: counted on. Nothing is captured.
-    pub(crate) fn line_again(&self, fault: Option<FaultConfig>) -> Line {
-        Line { fault: fault.zip(self.line.clone()), capture: None }
+    /// The wrappers of a device that replaces a lost one: they go on counting. Nothing is captured.
+    pub(crate) fn line_again(&self, fault: Option<FaultConfig>) -> LineWrappers {
+        LineWrappers { fault: fault.zip(self.line.clone()), capture: None }
     }
 
-    /// What a control socket shows of the host and its link.
+    /// The view of the host and its link for a control socket.
     pub(crate) fn shown(&self, options: &NetOptions) -> control::Builder {
         let name = host_name(options);
         crate::log::trace(name, &self.host);
@@ -173,24 +176,24 @@ impl Report {
     }
 }
 
-/// What a control socket shows of a bad line.
+/// Adds the counts of `--fault` to a view.
 pub(crate) fn show_line(shown: control::Builder, line: &FaultWatch) -> control::Builder {
     let line = line.clone();
     shown.section("line", move || line.iter().collect())
 }
 
-/// What `--stats` prints of a bad line.
+/// The counts of `--fault` as text.
 pub(crate) fn line_text(line: &FaultWatch) -> String {
     view::part("line", line.iter().filter(|(_, n)| *n > 0))
 }
 
-/// Opens the device, puts the wrappers around it, and starts a stack on it: with so many bytes of memory
-/// to receive into, and as this user once the device is open.
+/// Opens the device, puts the wrappers around it, and starts a stack on it, with `memory` bytes to receive into.
+/// Becomes `user` once the device is open.
 pub(crate) fn open(
     options: &NetOptions,
     memory: Option<u64>,
     user: Option<&SandboxUser>,
-) -> Result<Opened, Failure> {
+) -> Result<OpenNetwork, Failure> {
     if options.link == NetLink::Pair {
         let text = "--link pair joins two stacks of one process; this command needs --link tap \
                     (pagewire demo serves and fetches over a pair)";
@@ -211,7 +214,7 @@ pub(crate) fn open(
         }
         NetLink::Tap | NetLink::Pair => (Box::new(tap(options, memory)?) as Box<dyn Device>, None),
     };
-    let line = Line::open(options.fault, options.pcap.as_deref())?;
+    let line = LineWrappers::open(options.fault, options.pcap.as_deref())?;
     let watch = line.watch();
     let mut device = line.around(link)?;
     let mut dhcp = None;
@@ -244,7 +247,7 @@ pub(crate) fn open(
     let addresses = ours.iter().map(Cidr::addr).collect();
     let link = Some(LinkId::FIRST);
     let waits_because = None;
-    Ok(Opened { host, addresses, report, link, waits_because, memory, _socket: socket })
+    Ok(OpenNetwork { host, addresses, report, link, waits_because, memory, _socket: socket })
 }
 
 /// The MTU of the options, in bytes.
@@ -323,40 +326,40 @@ fn check_link(options: &NetOptions) -> Result<(), Failure> {
 
 /// How an address is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// It is our own.
+pub(crate) enum RouteKind {
+    /// The address is our own.
     Ourselves,
-    /// It is in one of our networks.
+    /// The address is in one of our networks.
     Link,
-    /// Over a router.
+    /// A router leads to the address.
     Gateway,
-    /// Not at all.
+    /// The address cannot be reached.
     None,
 }
 
 /// How `to` would be reached with these options.
-pub(crate) fn way_to(options: &NetOptions, to: IpAddr) -> Result<Way, Failure> {
+pub(crate) fn way_to(options: &NetOptions, to: IpAddr) -> Result<RouteKind, Failure> {
     let ours = networks("--addr", &options.addr)?;
     check_addresses(&ours, &[])?;
     let gateways = gateways(options, &ours)?;
     Ok(if ours.iter().any(|our| our.addr() == to) {
-        Way::Ourselves
+        RouteKind::Ourselves
     } else if ours.iter().any(|our| our.contains(to)) {
-        Way::Link
+        RouteKind::Link
     } else if gateways.iter().any(|gateway| gateway.is_ipv4() == to.is_ipv4()) {
-        Way::Gateway
+        RouteKind::Gateway
     } else {
-        Way::None
+        RouteKind::None
     })
 }
 
-/// What lies between a stack and its device, with the file of the capture open.
-pub(crate) struct Line {
+/// The wrappers between a stack and its device: `--fault`, and `--pcap` with its file open.
+pub(crate) struct LineWrappers {
     fault: Option<(FaultConfig, FaultWatch)>,
     capture: Option<(File, PathBuf)>,
 }
 
-impl Line {
+impl LineWrappers {
     pub(crate) fn open(fault: Option<FaultConfig>, pcap: Option<&Path>) -> Result<Self, Failure> {
         let create = |path: &Path| match File::create(path) {
             Ok(file) => Ok((file, path.to_owned())),
@@ -366,7 +369,7 @@ impl Line {
         Ok(Self { fault, capture: pcap.map(create).transpose()? })
     }
 
-    /// What counts the faults.
+    /// The watch that counts the faults.
     pub(crate) fn watch(&self) -> Option<FaultWatch> {
         self.fault.as_ref().map(|(_, watch)| watch.clone())
     }
@@ -390,7 +393,7 @@ fn capture_failure(path: &Path, error: &io::Error) -> Failure {
     Failure::because(format!("--pcap {}", path.display()), reason(error))
 }
 
-/// What `--dhcp` asks for, over the network of the first IPv4 address; clients get our router.
+/// The configuration of `--dhcp`, for the network of the first IPv4 address; clients get our router.
 fn dhcp_config(
     options: &NetOptions,
     ours: &[Cidr],

@@ -1,4 +1,4 @@
-//! The pagewire processes that run, by their control sockets.
+//! The pagewire processes that run, found by their control sockets. `ss` and `top` connect to them.
 
 use std::fs::DirEntry;
 use std::io;
@@ -24,7 +24,7 @@ impl Process {
         Ok(Self { info: client.info()?, client })
     }
 
-    /// Its command and number, as `serve/4711`.
+    /// The command and number of the process, as `serve/4711`.
     pub(crate) fn name(&self) -> String {
         format!("{}/{}", command(&self.info), self.info.pid)
     }
@@ -120,7 +120,7 @@ fn sockets(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     sockets.map(|file| file.path()).filter(|path| path.extension().is_some_and(|e| e == "sock"))
 }
 
-/// Those of a directory that answer. Sockets that processes left are removed.
+/// The processes that answer on sockets in a directory. Sockets of processes that have ended are removed.
 fn answering(directory: &Path) -> Vec<Process> {
     view::sweep(directory);
     let ask = |path: PathBuf| match Process::connect(&path) {

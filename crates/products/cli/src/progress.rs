@@ -1,4 +1,4 @@
-//! The bar of a transfer.
+//! The style of the progress bar of a transfer, for `fetch` and `demo`.
 
 use indicatif::ProgressStyle;
 

@@ -10,12 +10,12 @@ use crate::args::ProxyOptions;
 use crate::failure::{Failure, reason, say};
 use crate::limits::{MAX_REFUSAL_LINES, PROXY_LOOK, REFUSAL_LINES_TIME, SHUTDOWN_TIME};
 use crate::net;
-use crate::view::{self, Asked, Printed};
+use crate::view::{self, Printed, ViewSockets};
 
 /// Runs until an interrupt.
 pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     check(options)?;
-    let asked = Asked::new(&options.net.view)?;
+    let asked = ViewSockets::new(&options.net.view)?;
     let mut opened = net::open(&options.net, Some(options.memory), None)?;
     let config = ForwardConfig {
         connections: options.connections as usize,
@@ -25,7 +25,7 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
         keepalive: (options.keepalive > 0).then(|| {
             let (idle, usual) =
                 (Duration::from_secs(options.keepalive.into()), KeepAlive::default());
-            // The proxy looks again soon.
+            // The proxy probes again soon.
             KeepAlive { idle, interval: idle.min(usual.interval), ..usual }
         }),
         ..ForwardConfig::default()
@@ -50,7 +50,7 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     }
 
     opened.warn_of_silence(&options.net);
-    let mut refusals = Lines::new(Instant::now());
+    let mut refusals = RefusalLog::new(Instant::now());
     let mut end = Ok(());
     while !stop.is_set() && end.is_ok() {
         std::thread::park_timeout(PROXY_LOOK);
@@ -88,13 +88,13 @@ fn check(options: &ProxyOptions) -> Result<(), Failure> {
         return failed("give the address and port of a server, such as 10.77.0.1:8000");
     }
     match net::way_to(&options.net, to.ip())? {
-        net::Way::Ourselves => {
+        net::RouteKind::Ourselves => {
             failed("this is our own address, where only the proxy listens; give the server's")
         }
-        net::Way::None => {
+        net::RouteKind::None => {
             failed("it is in no network of --addr: give the router that leads there with --gateway")
         }
-        net::Way::Link | net::Way::Gateway => Ok(()),
+        net::RouteKind::Link | net::RouteKind::Gateway => Ok(()),
     }
 }
 
@@ -115,13 +115,13 @@ fn stats(report: &net::Report, proxy: &Proxy) -> String {
 }
 
 /// A line on standard error for each refusal, up to a limit within a time; the rest is counted.
-struct Lines {
+struct RefusalLog {
     since: Instant,
     printed: u32,
     left_out: u64,
 }
 
-impl Lines {
+impl RefusalLog {
     fn new(now: Instant) -> Self {
         Self { since: now, printed: 0, left_out: 0 }
     }
@@ -170,7 +170,7 @@ mod tests {
             error: Error::ConnectionRefused,
         };
         let start = Instant::now();
-        let mut lines = Lines::new(start);
+        let mut lines = RefusalLog::new(start);
         assert_eq!(
             lines.take(start, [refusal].into_iter()),
             [

@@ -29,7 +29,7 @@ use crate::failure::{Failure, reason};
 use crate::guest;
 use crate::limits::{LAST_TIME, SHUTDOWN_TIME};
 use crate::sys::Inherited;
-use crate::view::{Asked, Printed};
+use crate::view::{Printed, ViewSockets};
 
 /// Statuses as of `env`, `timeout` and shells.
 const FAILED: u8 = 125;
@@ -95,9 +95,9 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     let mut plan = SandboxPlan::default();
     plan.child = true;
     // Made here, so that no descriptor of it is in the program.
-    let asked = Asked::new(&options.guest.view).map_err(ours)?;
+    let asked = ViewSockets::new(&options.guest.view).map_err(ours)?;
     inherited.close();
-    guest::close_doors(&options.guest, plan).map_err(ours)?;
+    guest::enter_sandbox(&options.guest, plan).map_err(ours)?;
 
     // From here on there are threads.
     let gateway = Arc::new(opened.start(Box::new(tap)).map_err(ours)?);
@@ -111,7 +111,7 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     let end = watch.until_it_ends(&mut program).map_err(ours)?;
     gateway.finish(SHUTDOWN_TIME);
     Printed::new(options.guest.stats, &control, || gateway.report()).at_end();
-    // A name that is refused looks to the program like one that does not exist. `--offline` was asked for.
+    // To the program, a refused name is one that does not exist. With `--offline`, refusals are expected.
     if let Some(refused) = gateway.refused().filter(|_| !options.guest.offline) {
         eprintln!("pagewire: {refused}");
     }
@@ -133,7 +133,7 @@ fn not_begun(error: ProgramError, options: &RunOptions) -> (Failure, u8) {
     }
 }
 
-/// Ends as the program did, for whoever looks at how we ended.
+/// Ends as the program did, so that whoever waits for this process gets the same status.
 fn end_by(signal: i32) -> ExitCode {
     // The program has left its core; ours would be another's.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });

@@ -12,8 +12,8 @@ use crate::failure::{Failure, reason, say};
 use crate::http::access::AccessLog;
 use crate::http::server::Server;
 use crate::http::service::Service;
-use crate::places::{PlaceLimits, Places};
-use crate::view::{self, Asked, Printed};
+use crate::permits::{PermitLimits, Permits};
+use crate::view::{self, Printed, ViewSockets};
 use crate::{net, sys};
 
 /// Runs until an interrupt.
@@ -27,12 +27,12 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
         let failed = |e| Failure::because(format!("--access-log {}", path.display()), reason(&e));
         server.access = Some(AccessLog::open(path, options.access_format).map_err(failed)?);
     }
-    let asked = Asked::new(&options.net.view)?;
+    let asked = ViewSockets::new(&options.net.view)?;
     let user = user(options)?;
     let mut opened = net::open(&options.net, None, user.as_ref())?;
-    let limits = PlaceLimits::new(options.connections, options.connections_per_client);
-    let (places, base) = (Places::new(limits), Service::new(server));
-    let service = Service { zerocopy: true, count_copies: asked.is_asked(), places, ..base };
+    let limits = PermitLimits::new(options.connections, options.connections_per_client);
+    let (permits, base) = (Permits::new(limits), Service::new(server));
+    let service = Service { zerocopy: true, count_copies: asked.is_asked(), permits, ..base };
 
     let counted = Arc::clone(&service.server);
     let shown = opened.report.shown(&options.net).section("server", move || counts(&counted));

@@ -1,4 +1,4 @@
-//! Interrupts and requests for statistics.
+//! Signals: interrupts, which set [`Stop`], and SIGUSR1, which asks for statistics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -122,7 +122,7 @@ fn table(rows: &[(String, &Socket)]) -> Vec<String> {
     lines
 }
 
-/// What `ss -i` adds, in its words where it has them.
+/// The details that `ss -i` shows, in the words of `ss` where it has them.
 fn details(tcp: &Tcp) -> String {
     let ms = |micros: u64| format!("{:.3}", micros as f64 / 1000.0);
     let mut text = format!("{} rto:{}", tcp.congestion, tcp.rto_us / 1000);

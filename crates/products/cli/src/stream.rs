@@ -1,4 +1,4 @@
-//! Pagewire's streams as HTTP connections.
+//! Pagewire's [`TcpStream`] as a connection of [`http`](crate::http).
 
 use std::io;
 use std::net::{IpAddr, Shutdown};
@@ -8,7 +8,7 @@ use pagewire::memory::{Frag, FragVec};
 use pagewire::services::Error;
 use pagewire::{SendBuf, TcpStream};
 
-use crate::http::connection::Connection;
+use crate::http::connection::{Connection, advance};
 
 /// Whether a zero-copy send met a limit, of pages or of notifications.
 fn is_limit(error: &io::Error) -> bool {
@@ -28,13 +28,7 @@ impl Connection for TcpStream {
             Err(e) if is_limit(&e) => self.send_some(&mut pieces())?,
             sent => sent?,
         };
-        let mut left = taken;
-        frags.retain(|frag| {
-            let n = left.min(frag.len());
-            frag.advance(n);
-            left -= n;
-            !frag.is_empty()
-        });
+        advance(frags, taken);
         Ok(taken)
     }
 
@@ -44,13 +38,13 @@ impl Connection for TcpStream {
     }
 
     fn completed(&mut self) -> (u64, u64) {
-        let mut told = (0, 0);
+        let mut counted = (0, 0);
         for done in self.completions() {
             let sends = u64::from(done.ids.end() - done.ids.start()) + 1;
-            told.0 += sends;
-            told.1 += if done.copied { sends } else { 0 };
+            counted.0 += sends;
+            counted.1 += if done.copied { sends } else { 0 };
         }
-        told
+        counted
     }
 
     fn recv_frags(&mut self, max: usize, out: &mut Vec<Frag>) -> io::Result<usize> {

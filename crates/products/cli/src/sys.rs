@@ -83,7 +83,7 @@ impl Inherited {
         Self(all)
     }
 
-    /// One of them by its number, or a copy of standard input, output or error; programs that are
+    /// Takes a descriptor by its number, or a copy of standard input, output or error. Programs that are
     /// started from here on do not get it. `None`: there is no such descriptor.
     pub(crate) fn take(&mut self, number: u32) -> Option<File> {
         let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().ok().map(File::from);

@@ -1,4 +1,4 @@
-//! Another user for a process that was started as root.
+//! The user of `--user`, which a process that was started as root becomes.
 
 use std::fs;
 

@@ -1,4 +1,7 @@
-//! Where other programs look on: the control socket and the metrics of a running command.
+//! The view that a running command gives to other programs: its control socket, its metrics, `--stats`.
+//!
+//! Every command with a host binds the sockets first ([`ViewSockets`]), answers on them once the host runs
+//! ([`RunningView`]), and prints its counters ([`Printed`]).
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -29,22 +32,22 @@ pub(crate) fn default_path(pid: u32) -> Option<PathBuf> {
     Some(directory()?.join(format!("{pid}.sock")))
 }
 
-/// The sockets on which the command is asked, bound but not answered yet: before rights are given up.
-pub(crate) struct Asked {
+/// Bound sockets on which nothing is answered yet. They are bound before rights are given up.
+pub(crate) struct ViewSockets {
     control: Option<ControlSocket>,
     metrics: Option<TcpListener>,
     /// Knows this process's memory by a file that is open from now on.
     shown: Builder,
 }
 
-impl Asked {
+impl ViewSockets {
     /// Binds what the options ask for. The default control socket is made if that is possible.
     pub(crate) fn new(options: &ViewOptions) -> Result<Self, Failure> {
         let control = match &options.control {
             Some(path) if path == Path::new("none") => None,
             Some(path) => Some(bind(path)?),
             None => {
-                // What a sandbox kept others from removing.
+                // A sandbox kept earlier processes from removing their sockets.
                 directory().iter().for_each(|directory| sweep(directory));
                 by_default()
             }
@@ -64,13 +67,13 @@ impl Asked {
         Ok(Self { control, metrics, shown: Builder::new() })
     }
 
-    /// Whether somebody can look on.
+    /// Whether there is a control socket.
     pub(crate) fn is_asked(&self) -> bool {
         self.control.is_some()
     }
 
     /// Answers for what the builder shows.
-    pub(crate) fn start(self, shown: Builder) -> Result<Answering, Failure> {
+    pub(crate) fn start(self, shown: Builder) -> Result<RunningView, Failure> {
         self.start_with(|_| shown)
     }
 
@@ -78,7 +81,7 @@ impl Asked {
     pub(crate) fn start_with(
         mut self,
         show: impl FnOnce(Builder) -> Builder,
-    ) -> Result<Answering, Failure> {
+    ) -> Result<RunningView, Failure> {
         let mut shown = show(std::mem::take(&mut self.shown));
         if let Some(socket) = self.control {
             shown = shown.listen(socket);
@@ -87,15 +90,15 @@ impl Asked {
             shown = shown.metrics(listener);
         }
         let control = shown.start().map_err(|e| Failure::because("--control", reason(&e)))?;
-        Ok(Answering(Arc::new(control)))
+        Ok(RunningView(Arc::new(control)))
     }
 }
 
 /// Ends the answers when it is dropped, and removes the socket: whoever else has the control, as the
 /// thread for signals, which does not end.
-pub(crate) struct Answering(Arc<Control>);
+pub(crate) struct RunningView(Arc<Control>);
 
-impl Drop for Answering {
+impl Drop for RunningView {
     fn drop(&mut self) {
         self.0.end();
     }
@@ -173,7 +176,7 @@ pub(crate) struct Printed<T> {
 }
 
 impl<T: Fn() -> String> Printed<T> {
-    pub(crate) fn new(asked: Option<StatsFormat>, answering: &Answering, text: T) -> Self {
+    pub(crate) fn new(asked: Option<StatsFormat>, answering: &RunningView, text: T) -> Self {
         Self { asked, control: Arc::clone(&answering.0), text }
     }
 

@@ -1,4 +1,5 @@
-//! What is measured: gateways, each a process, and two ways of the kernel for comparison.
+//! The engines of `bench gateway`: gateways, each a process with a guest of its own, and two ways of the kernel
+//! for comparison.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,7 +21,7 @@ const START_TIME: Duration = Duration::from_secs(10);
 
 /// Engines of this measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Engine {
+pub(super) enum GatewayEngine {
     /// `pagewire gateway` on a tap
     Pagewire,
     /// passt's form for namespaces
@@ -35,7 +36,7 @@ pub(super) enum Engine {
     Loopback,
 }
 
-impl Engine {
+impl GatewayEngine {
     /// Another project's gateway, to be compared with.
     pub(super) const fn is_peer(self) -> bool {
         matches!(self, Self::Pasta | Self::Slirp4netns | Self::Gvproxy)
@@ -66,8 +67,8 @@ impl Engine {
 
 /// A guest behind an engine that runs.
 #[derive(Debug)]
-pub(super) struct Guest {
-    pub(super) engine: Engine,
+pub(super) struct EngineGuest {
+    pub(super) engine: GatewayEngine,
     pub(super) mtu: u32,
     pub(super) ns: NetNs,
     processes: Vec<Child>,
@@ -82,12 +83,12 @@ const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 /// The interface of every guest.
 const LINK: &str = "tap0";
 
-impl Guest {
+impl EngineGuest {
     /// Starts the engine, and waits until its guest reaches the far side; `number` is no other
     /// guest's.
     pub(super) fn start(
         world: &World,
-        engine: Engine,
+        engine: GatewayEngine,
         mtu: u32,
         number: u8,
     ) -> Result<Self, Failure> {
@@ -95,12 +96,14 @@ impl Guest {
         let mut guest = Self { engine, mtu, ns: namespace()?, processes: Vec::new(), files };
         let bytes = mtu.to_string();
         match engine {
-            Engine::Pagewire => guest.pagewire(world, &bytes)?,
-            Engine::Pasta => guest.pasta(world, &bytes)?,
-            Engine::Slirp4netns => guest.slirp4netns(world, &bytes)?,
-            Engine::Gvproxy => guest.gvproxy(world, &bytes, number)?,
-            Engine::Veth => guest.veth(world, number)?,
-            Engine::Loopback => guest.ns.inside(|| ip(&["link", "set", "lo", "mtu", &bytes]))?,
+            GatewayEngine::Pagewire => guest.pagewire(world, &bytes)?,
+            GatewayEngine::Pasta => guest.pasta(world, &bytes)?,
+            GatewayEngine::Slirp4netns => guest.slirp4netns(world, &bytes)?,
+            GatewayEngine::Gvproxy => guest.gvproxy(world, &bytes, number)?,
+            GatewayEngine::Veth => guest.veth(world, number)?,
+            GatewayEngine::Loopback => {
+                guest.ns.inside(|| ip(&["link", "set", "lo", "mtu", &bytes]))?
+            }
         }
         guest.wait(world)?;
         Ok(guest)
@@ -109,7 +112,7 @@ impl Guest {
     /// Where the far side of this guest is.
     pub(super) fn far<'a>(&'a self, world: &'a World) -> (&'a NetNs, Ipv4Addr) {
         match self.engine {
-            Engine::Loopback => (&self.ns, Ipv4Addr::LOCALHOST),
+            GatewayEngine::Loopback => (&self.ns, Ipv4Addr::LOCALHOST),
             _ => (&world.far, FAR),
         }
     }
@@ -126,8 +129,8 @@ impl Guest {
 
     fn pasta(&mut self, world: &World, mtu: &str) -> Result<(), Failure> {
         let (guest, gateway) = (INNER.to_string(), GATEWAY.to_string());
-        // It gives up the right to look at our descriptors before it opens the namespace: as a
-        // file, in a mount namespace of its own, it may.
+        // pasta gives up the right to read our descriptors before it opens the namespace; as a file, in
+        // a mount namespace of its own, it may open it.
         let file = self.files.path().join("namespace");
         fs::write(&file, "").because(file.display())?;
         let place = file.display().to_string();
@@ -153,7 +156,7 @@ impl Guest {
         self.route_by(GATEWAY)
     }
 
-    /// Its guest's end is a program inside that moves frames between a tap and the gateway's socket.
+    /// The guest's end of gvproxy is a program inside that moves frames between a tap and gvproxy's socket.
     fn gvproxy(&mut self, world: &World, mtu: &str, number: u8) -> Result<(), Failure> {
         let socket = self.files.path().join("gvproxy");
         let url = format!("unix://{}", socket.display());
@@ -227,7 +230,7 @@ impl Guest {
     }
 }
 
-impl Drop for Guest {
+impl Drop for EngineGuest {
     fn drop(&mut self) {
         for child in &mut self.processes {
             let _ = child.kill();
@@ -242,7 +245,7 @@ fn spawn(ns: &NetNs, program: impl AsRef<OsStr>, args: &[&str]) -> Result<Child,
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "nsenter"]).arg(format!("--net={}", ns.path()));
     command.arg("--").arg(&program).args(args);
-    // What it says is of no interest unless it fails, and then its guest has no network.
+    // The output of an engine is of no interest unless it fails, and then its guest has no network.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().because(program.as_ref().display())
 }

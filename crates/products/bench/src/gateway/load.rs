@@ -1,5 +1,5 @@
-//! What is sent through an engine: by kernel sockets at both ends, in the guest's namespace and in
-//! the far one. Each load has threads of its own, which enter their namespace first.
+//! The loads of `bench gateway`: kernel sockets at both ends, in the guest's namespace and in the far one, send
+//! through an engine. Each load has threads of its own, which enter their namespace first.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
-use super::engines::Guest;
+use super::engines::EngineGuest;
 use super::world::World;
 use crate::failure::{Because, Failure};
 use crate::machine::joined;
@@ -24,7 +24,7 @@ pub(super) const PARALLEL: usize = 64;
 /// Bytes of a request and of its answer.
 pub(super) const REQUEST: usize = 64;
 
-/// Idle connections whose memory is looked at.
+/// Idle connections whose memory is measured.
 pub(super) const IDLE: usize = 1000;
 
 /// Bytes of single reads and writes.
@@ -33,30 +33,30 @@ const MESSAGE: usize = 256 << 10;
 /// Windows open, and processes wake up, before the measured time begins.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// How often a thread that waits looks whether it is to stop.
+/// How often a thread that waits checks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Which way the bytes go, as seen from the guest.
+/// The direction of the bytes, as seen from the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Way {
+pub(super) enum BulkDirection {
     Out,
     In,
 }
 
-/// What a round gave.
+/// The result of a round.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct GatewaySample {
     pub(super) round: Round,
     /// CPU time of the engine for the bytes, unless it is the kernel.
     pub(super) cpu: Option<Duration>,
     /// Nothing where only bytes are measured.
-    pub(super) small: Option<Small>,
+    pub(super) small: Option<SmallRates>,
 }
 
-impl Outcome {
+impl GatewaySample {
     /// Seconds of CPU for each GiB.
     pub(super) fn cpu_s_per_gib(&self) -> Option<f64> {
         let gib = self.round.bytes as f64 / f64::from(1 << 30);
@@ -64,23 +64,23 @@ impl Outcome {
     }
 }
 
-/// What a round gave besides bytes.
+/// Rates and round trips of a round.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Small {
+pub(super) struct SmallRates {
     pub(super) connections_per_s: f64,
     pub(super) requests_per_s: f64,
     pub(super) rtt_us: f64,
     pub(super) udp_rtt_us: f64,
 }
 
-/// What the threads of one load share.
+/// The state that the threads of a load share.
 #[derive(Default)]
-struct Shared {
+struct LoadState {
     stop: AtomicBool,
     count: AtomicU64,
 }
 
-impl Shared {
+impl LoadState {
     fn goes_on(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
@@ -106,7 +106,7 @@ impl Shared {
 }
 
 /// Ends a load also when a part of it fails.
-struct Stop<'a>(&'a Shared);
+struct Stop<'a>(&'a LoadState);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
@@ -114,18 +114,18 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs a load with so many threads on each side: `serve` with a listener of the far side, `ask` in
+/// Runs a load with `threads` threads on each side: `serve` with a listener of the far side, `ask` in
 /// the guest's namespace with its address. The load ends when `wait` says so, or with the last `ask`.
 fn loaded<A: Send, W>(
-    (world, guest): (&World, &Guest),
+    (world, guest): (&World, &EngineGuest),
     threads: usize,
-    serve: impl Fn(&TcpListener, &Shared) + Sync,
-    ask: impl Fn(SocketAddr, &Shared) -> Result<A, Failure> + Sync,
-    wait: impl FnOnce(&Shared) -> W,
+    serve: impl Fn(&TcpListener, &LoadState) + Sync,
+    ask: impl Fn(SocketAddr, &LoadState) -> Result<A, Failure> + Sync,
+    wait: impl FnOnce(&LoadState) -> W,
 ) -> Result<(Vec<A>, W), Failure> {
     let (far, ip) = guest.far(world);
     let (listener, to) = listen(far, ip)?;
-    let shared = Shared::default();
+    let shared = LoadState::default();
     std::thread::scope(|scope| {
         let _stop = Stop(&shared);
         for _ in 0..threads {
@@ -163,7 +163,7 @@ fn prompt(stream: TcpStream) -> io::Result<TcpStream> {
 }
 
 /// Accepts until the end of the load.
-fn accept(listener: &TcpListener, shared: &Shared) -> Option<TcpStream> {
+fn accept(listener: &TcpListener, shared: &LoadState) -> Option<TcpStream> {
     while shared.goes_on() {
         let accepted = listener.accept().and_then(|(stream, _)| {
             stream.set_nonblocking(false)?;
@@ -180,46 +180,46 @@ fn accept(listener: &TcpListener, shared: &Shared) -> Option<TcpStream> {
 /// Waits until a descriptor is readable.
 fn wait_for(fd: &impl std::os::fd::AsFd, time: Duration) {
     let time = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) as _ };
-    // A failure only makes the next look early.
+    // A failure only makes the next check early.
     let _ = poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&time));
 }
 
 /// Bytes in one direction, over several connections.
 pub(super) fn bulk(
     world: &World,
-    guest: &Guest,
-    way: Way,
+    guest: &EngineGuest,
+    way: BulkDirection,
     flows: usize,
     seconds: f64,
-) -> Result<Outcome, Failure> {
-    let serve = |listener: &TcpListener, shared: &Shared| {
+) -> Result<GatewaySample, Failure> {
+    let serve = |listener: &TcpListener, shared: &LoadState| {
         let Some(stream) = accept(listener, shared) else { return };
         match way {
-            Way::Out => drain(stream, shared),
-            Way::In => pour(stream, shared),
+            BulkDirection::Out => drain(stream, shared),
+            BulkDirection::In => pour(stream, shared),
         }
     };
-    let ask = |to, shared: &Shared| {
+    let ask = |to, shared: &LoadState| {
         let stream = dial(to).because("a connection through the engine")?;
         match way {
-            Way::Out => pour(stream, shared),
-            Way::In => drain(stream, shared),
+            BulkDirection::Out => pour(stream, shared),
+            BulkDirection::In => drain(stream, shared),
         }
         Ok(())
     };
-    let wait = |shared: &Shared| shared.measured(seconds, || guest.cpu());
+    let wait = |shared: &LoadState| shared.measured(seconds, || guest.cpu());
     let (_, (bytes, time, before, after)) = loaded((world, guest), flows, serve, ask, wait)?;
     let cpu = before.zip(after).map(|(before, after)| after.saturating_sub(before));
     let round = Round { bytes, time, receiver_cpu: Duration::ZERO };
-    Ok(Outcome { round, cpu, small: None })
+    Ok(GatewaySample { round, cpu, small: None })
 }
 
-fn pour(mut stream: TcpStream, shared: &Shared) {
+fn pour(mut stream: TcpStream, shared: &LoadState) {
     let bytes = vec![0x55; MESSAGE];
     while shared.goes_on() && stream.write_all(&bytes).is_ok() {}
 }
 
-fn drain(mut stream: TcpStream, shared: &Shared) {
+fn drain(mut stream: TcpStream, shared: &LoadState) {
     let mut buffer = vec![0; MESSAGE];
     while shared.goes_on() {
         match stream.read(&mut buffer) {
@@ -232,15 +232,19 @@ fn drain(mut stream: TcpStream, shared: &Shared) {
 }
 
 /// Connections a second: 64 at a time, each accepted and closed by the far side, then by the guest.
-pub(super) fn connections(world: &World, guest: &Guest, seconds: f64) -> Result<f64, Failure> {
-    let serve = |listener: &TcpListener, shared: &Shared| {
+pub(super) fn connections(
+    world: &World,
+    guest: &EngineGuest,
+    seconds: f64,
+) -> Result<f64, Failure> {
+    let serve = |listener: &TcpListener, shared: &LoadState| {
         while shared.goes_on() {
             if listener.accept().is_err() {
                 wait_for(listener, LOOK);
             }
         }
     };
-    let wait = |shared: &Shared| shared.measured(seconds, || ());
+    let wait = |shared: &LoadState| shared.measured(seconds, || ());
     let (_, (count, time, ..)) = loaded((world, guest), 1, serve, connect_and_close, wait)?;
     Ok(count as f64 / time.as_secs_f64())
 }
@@ -255,7 +259,7 @@ fn begin(to: SocketAddr) -> io::Result<TcpStream> {
     }
 }
 
-fn connect_and_close(to: SocketAddr, shared: &Shared) -> Result<(), Failure> {
+fn connect_and_close(to: SocketAddr, shared: &LoadState) -> Result<(), Failure> {
     let begin = || begin(to).because("a connection through the engine");
     let mut all = (0..PARALLEL).map(|_| begin()).collect::<Result<Vec<_>, _>>()?;
     let time = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
@@ -279,12 +283,12 @@ fn connect_and_close(to: SocketAddr, shared: &Shared) -> Result<(), Failure> {
 }
 
 /// Requests a second: 64 bytes there and back, on 64 connections.
-pub(super) fn requests(world: &World, guest: &Guest, seconds: f64) -> Result<f64, Failure> {
-    let serve = |listener: &TcpListener, shared: &Shared| {
+pub(super) fn requests(world: &World, guest: &EngineGuest, seconds: f64) -> Result<f64, Failure> {
+    let serve = |listener: &TcpListener, shared: &LoadState| {
         let all = (0..PARALLEL).map_while(|_| accept(listener, shared)).collect();
         echo(all, shared, |_| {});
     };
-    let ask = |to, shared: &Shared| {
+    let ask = |to, shared: &LoadState| {
         let mut all = Vec::with_capacity(PARALLEL);
         for _ in 0..PARALLEL {
             all.push(dial(to).because("a connection through the engine")?);
@@ -295,13 +299,13 @@ pub(super) fn requests(world: &World, guest: &Guest, seconds: f64) -> Result<f64
         echo(all, shared, |n| shared.add(n));
         Ok(())
     };
-    let wait = |shared: &Shared| shared.measured(seconds, || ());
+    let wait = |shared: &LoadState| shared.measured(seconds, || ());
     let (_, (bytes, time, ..)) = loaded((world, guest), 1, serve, ask, wait)?;
     Ok(bytes as f64 / REQUEST as f64 / time.as_secs_f64())
 }
 
 /// Sends back what comes, on each connection.
-fn echo(mut all: Vec<TcpStream>, shared: &Shared, note: impl Fn(usize)) {
+fn echo(mut all: Vec<TcpStream>, shared: &LoadState, note: impl Fn(usize)) {
     for stream in &all {
         let _ = stream.set_nonblocking(true);
     }
@@ -323,13 +327,13 @@ fn echo(mut all: Vec<TcpStream>, shared: &Shared, note: impl Fn(usize)) {
 }
 
 /// The median of round trips of 64 bytes by TCP, in microseconds.
-pub(super) fn round_trip(world: &World, guest: &Guest, seconds: f64) -> Result<f64, Failure> {
-    let serve = |listener: &TcpListener, shared: &Shared| {
+pub(super) fn round_trip(world: &World, guest: &EngineGuest, seconds: f64) -> Result<f64, Failure> {
+    let serve = |listener: &TcpListener, shared: &LoadState| {
         let Some(mut stream) = accept(listener, shared) else { return };
         let mut buffer = [0; REQUEST];
         while stream.read_exact(&mut buffer).is_ok() && stream.write_all(&buffer).is_ok() {}
     };
-    let ask = |to, _: &Shared| {
+    let ask = |to, _: &LoadState| {
         let mut stream = dial(to).because("a connection through the engine")?;
         let mut buffer = [0x55; REQUEST];
         sampled(seconds, || {
@@ -342,12 +346,16 @@ pub(super) fn round_trip(world: &World, guest: &Guest, seconds: f64) -> Result<f
 }
 
 /// The same by UDP; a lost datagram costs its time limit.
-pub(super) fn udp_round_trip(world: &World, guest: &Guest, seconds: f64) -> Result<f64, Failure> {
+pub(super) fn udp_round_trip(
+    world: &World,
+    guest: &EngineGuest,
+    seconds: f64,
+) -> Result<f64, Failure> {
     let (far, ip) = guest.far(world);
     let server = far.inside(|| UdpSocket::bind((ip, 0)).because("a datagram socket"))?;
     server.set_read_timeout(Some(LOOK)).because("a datagram socket")?;
     let to = server.local_addr().because("a datagram socket")?;
-    let shared = Shared::default();
+    let shared = LoadState::default();
     std::thread::scope(|scope| {
         let _stop = Stop(&shared);
         let (shared, server) = (&shared, &server);
@@ -398,19 +406,19 @@ fn sampled(seconds: f64, mut call: impl FnMut() -> io::Result<()>) -> Result<f64
 }
 
 /// The engine's memory while a thousand connections are idle, in bytes; `None` if it is the kernel.
-pub(super) fn idle(world: &World, guest: &Guest) -> Result<Option<u64>, Failure> {
-    let serve = |listener: &TcpListener, shared: &Shared| {
+pub(super) fn idle(world: &World, guest: &EngineGuest) -> Result<Option<u64>, Failure> {
+    let serve = |listener: &TcpListener, shared: &LoadState| {
         let _held: Vec<_> = (0..IDLE).map_while(|_| accept(listener, shared)).collect();
         while shared.goes_on() {
             std::thread::park_timeout(LOOK);
         }
     };
-    let ask = |to, _: &Shared| {
+    let ask = |to, _: &LoadState| {
         let mut held = Vec::with_capacity(IDLE);
         for _ in 0..IDLE {
             held.push(dial(to).because("an idle connection through the engine")?);
         }
-        // What was freed meanwhile has been given back.
+        // Time for freed memory to be given back.
         std::thread::park_timeout(WARM_UP);
         Ok(guest.rss())
     };

@@ -17,8 +17,8 @@ use crate::args::{Common, Options, Plan, name, seconds};
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::table::{Measured, Results, records};
-use engines::{Engine, Guest};
-use load::{Outcome, Small, Way};
+use engines::{EngineGuest, GatewayEngine};
+use load::{BulkDirection, GatewaySample, SmallRates};
 use world::World;
 
 /// What a guest gets through `pagewire gateway`, beside other gateways; needs root
@@ -31,7 +31,7 @@ use world::World;
 pub(crate) struct GatewayOptions {
     /// What is measured; repeatable, or with commas between [default: all]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "ENGINE")]
-    engine: Vec<Engine>,
+    engine: Vec<GatewayEngine>,
 
     /// Largest IP packet that guests send and receive, in bytes: 1280 to 65520; the first is that of
     /// connections, requests and round trips
@@ -73,12 +73,12 @@ Examples:
   pagewire bench gateway --engine pagewire,pasta --mtu 1500 --flows 1 --check
       ours beside pasta's, and whether the ratios are what they should be";
 
-/// What is measured with one guest.
+/// A load, and the guest that it is measured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Case {
-    /// Which of the guests.
+struct GatewayCase {
+    /// Index of the guest.
     guest: usize,
-    engine: Engine,
+    engine: GatewayEngine,
     mtu: u32,
     load: Load,
 }
@@ -86,37 +86,37 @@ struct Case {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
     Bulk {
-        way: Way,
+        way: BulkDirection,
         flows: usize,
     },
     /// Everything else, with the first MTU only.
-    Small,
+    SmallRates,
 }
 
 /// Memory of an engine, in bytes, before it was used, and with idle connections.
 #[derive(Clone, Copy, Debug)]
-struct Memory {
-    engine: Engine,
+struct EngineMemory {
+    engine: GatewayEngine,
     fresh: Option<u64>,
     idle: Option<u64>,
 }
 
-/// All that the results need to know besides the rounds.
-struct Bench {
-    memory: Vec<Memory>,
+/// The results beside the rounds: memory of the engines.
+struct GatewayBench {
+    memory: Vec<EngineMemory>,
 }
 
 impl Options for GatewayOptions {
     fn plan(&self) -> Plan {
-        Plan::of::<Bench>(true, self.common.stats)
+        Plan::of::<GatewayBench>(true, self.common.stats)
     }
 
     fn notes(&self) -> Vec<String> {
-        let lacks = |engine: Engine| {
+        let lacks = |engine: GatewayEngine| {
             let program = engine.lacks()?;
             Some(format!("{} is not measured: there is no {program} in PATH.", name(engine)))
         };
-        Engine::value_variants().iter().copied().filter_map(lacks).collect()
+        GatewayEngine::value_variants().iter().copied().filter_map(lacks).collect()
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
@@ -143,7 +143,7 @@ impl Options for GatewayOptions {
         drop(guests);
         let checks = report::checks(&lines);
         lines.retain(|(_, outcomes)| !outcomes.is_empty());
-        let results = report::print(records(&Bench { memory }, &lines), self);
+        let results = report::print(records(&GatewayBench { memory }, &lines), self);
         if self.check {
             report::print_checks(&checks);
         }
@@ -151,15 +151,15 @@ impl Options for GatewayOptions {
     }
 }
 
-impl Case {
-    /// What is measured, for the line of progress.
+impl GatewayCase {
+    /// The case as text, for the line of progress.
     fn name(&self) -> String {
         let (engine, mtu) = (name(self.engine), self.mtu);
         match self.load {
             Load::Bulk { way, flows } => {
                 format!("{engine}, MTU {mtu}, {}, {flows} connection(s)", name(way))
             }
-            Load::Small => format!("{engine}, connections, requests and round trips"),
+            Load::SmallRates => format!("{engine}, connections, requests and round trips"),
         }
     }
 }
@@ -169,9 +169,10 @@ fn start(
     options: &GatewayOptions,
     world: &World,
     progress: &Progress,
-) -> Result<(Vec<Guest>, Vec<Memory>), Failure> {
-    let chosen = if options.engine.is_empty() { Engine::value_variants() } else { &options.engine };
-    let (mut guests, mut memory): (Vec<Guest>, Vec<Memory>) = (Vec::new(), Vec::new());
+) -> Result<(Vec<EngineGuest>, Vec<EngineMemory>), Failure> {
+    let chosen =
+        if options.engine.is_empty() { GatewayEngine::value_variants() } else { &options.engine };
+    let (mut guests, mut memory): (Vec<EngineGuest>, Vec<EngineMemory>) = (Vec::new(), Vec::new());
     for &engine in chosen {
         if let Some(program) = engine.lacks() {
             let name = name(engine);
@@ -181,7 +182,7 @@ fn start(
         let mut started = Vec::new();
         for &mtu in &options.mtu {
             let number = (guests.len() + started.len()) as u8;
-            match Guest::start(world, engine, mtu, number) {
+            match EngineGuest::start(world, engine, mtu, number) {
                 Ok(guest) => started.push(guest),
                 Err(error) if engine.is_peer() => {
                     progress.note(&format!("{} is not measured: {error:?}", name(engine)));
@@ -199,7 +200,7 @@ fn start(
                 progress.note(&format!("{}, idle connections: {error:?}", name(engine)));
                 None
             });
-            memory.push(Memory { engine, fresh, idle });
+            memory.push(EngineMemory { engine, fresh, idle });
         }
         guests.extend(started);
     }
@@ -207,35 +208,40 @@ fn start(
 }
 
 /// Engines of a case follow each other, so that they run under equal conditions.
-fn lines(options: &GatewayOptions, guests: &[Guest]) -> Vec<Measured<Bench>> {
+fn lines(options: &GatewayOptions, guests: &[EngineGuest]) -> Vec<Measured<GatewayBench>> {
     let mut loads: Vec<(u32, Load)> = Vec::new();
     for &mtu in &options.mtu {
-        for way in [Way::Out, Way::In] {
+        for way in [BulkDirection::Out, BulkDirection::In] {
             let bulk = |flows: &u16| (mtu, Load::Bulk { way, flows: usize::from(*flows) });
             loads.extend(options.flows.iter().map(bulk));
         }
     }
-    loads.extend(options.mtu.first().map(|mtu| (*mtu, Load::Small)));
+    loads.extend(options.mtu.first().map(|mtu| (*mtu, Load::SmallRates)));
     let mut all = Vec::new();
     for (mtu, load) in loads {
         for (at, guest) in guests.iter().enumerate().filter(|(_, guest)| guest.mtu == mtu) {
-            all.push((Case { guest: at, engine: guest.engine, mtu, load }, Vec::new()));
+            all.push((GatewayCase { guest: at, engine: guest.engine, mtu, load }, Vec::new()));
         }
     }
     all
 }
 
-fn measure(world: &World, guest: &Guest, load: Load, seconds: f64) -> Result<Outcome, Failure> {
+fn measure(
+    world: &World,
+    guest: &EngineGuest,
+    load: Load,
+    seconds: f64,
+) -> Result<GatewaySample, Failure> {
     match load {
         Load::Bulk { way, flows } => load::bulk(world, guest, way, flows, seconds),
-        Load::Small => {
-            let small = Small {
+        Load::SmallRates => {
+            let small = SmallRates {
                 connections_per_s: load::connections(world, guest, seconds)?,
                 requests_per_s: load::requests(world, guest, seconds)?,
                 rtt_us: load::round_trip(world, guest, seconds)?,
                 udp_rtt_us: load::udp_round_trip(world, guest, seconds)?,
             };
-            Ok(Outcome { small: Some(small), ..Outcome::default() })
+            Ok(GatewaySample { small: Some(small), ..GatewaySample::default() })
         }
     }
 }

@@ -1,24 +1,25 @@
-//! Lines of results, and how ours compare.
+//! The results of `bench gateway`: their fields, tables, and the checks of our ratios to other gateways
+//! (`--check`).
 
 use serde_json::Value;
 
-use super::engines::Engine;
-use super::load::{Outcome, Small};
-use super::{Bench, Case, GatewayOptions, Load, Memory};
+use super::engines::GatewayEngine;
+use super::load::{GatewaySample, SmallRates};
+use super::{EngineMemory, GatewayBench, GatewayCase, GatewayOptions, Load};
 use crate::args::name;
 use crate::failure::say;
 use crate::machine::SPREAD;
 use crate::meter::Spread;
 use crate::numbers::rounded;
 use crate::table::{
-    Field, Line, Measured, Measurement, Record, Results, print_json, print_table, some,
+    Field, Measured, Measurement, Record, ResultLine, Results, print_json, print_table, some,
 };
 
-type F = Field<Bench>;
+type F = Field<GatewayBench>;
 
-impl Measurement for Bench {
-    type Case = Case;
-    type Sample = Outcome;
+impl Measurement for GatewayBench {
+    type Case = GatewayCase;
+    type Sample = GatewaySample;
 
     const NAME: &'static str = "gateway";
     const TITLE: &'static str = "A guest's network through a gateway";
@@ -52,46 +53,46 @@ impl Measurement for Bench {
         F::bounds("gbit_per_s", 3, rates),
     ];
 
-    fn engine(&self, case: &Case) -> (String, &'static str) {
+    fn engine(&self, case: &GatewayCase) -> (String, &'static str) {
         (name(case.engine), "")
     }
 }
 
-impl Line<'_, Bench> {
-    fn bulk(&self) -> Option<(super::Way, usize)> {
+impl ResultLine<'_, GatewayBench> {
+    fn bulk(&self) -> Option<(super::BulkDirection, usize)> {
         match self.case.load {
             Load::Bulk { way, flows } => Some((way, flows)),
-            Load::Small => None,
+            Load::SmallRates => None,
         }
     }
 
     /// Only beside what else is measured once for an engine.
-    fn memory(&self, get: fn(&Memory) -> Option<u64>) -> Option<Value> {
-        let of_engine = |memory: &&Memory| memory.engine == self.case.engine;
+    fn memory(&self, get: fn(&EngineMemory) -> Option<u64>) -> Option<Value> {
+        let of_engine = |memory: &&EngineMemory| memory.engine == self.case.engine;
         let memory = self.bench.memory.iter().find(of_engine)?;
         get(memory).filter(|_| self.bulk().is_none()).map(Value::from)
     }
 }
 
-fn rates(of: &Line<'_, Bench>) -> Option<Spread> {
+fn rates(of: &ResultLine<'_, GatewayBench>) -> Option<Spread> {
     of.bulk().map(|_| rate(of.samples))
 }
 
-fn rate(all: &[Outcome]) -> Spread {
+fn rate(all: &[GatewaySample]) -> Spread {
     Spread::of(all.iter().map(|outcome| outcome.round.gbit_per_s()))
 }
 
 /// CPU seconds for a GiB; nothing if the engine is the kernel.
-fn cpus(all: &[Outcome]) -> Option<Spread> {
-    spread(all, Outcome::cpu_s_per_gib)
+fn cpus(all: &[GatewaySample]) -> Option<Spread> {
+    spread(all, GatewaySample::cpu_s_per_gib)
 }
 
-fn small(all: &[Outcome], value: fn(&Small) -> f64) -> Option<Spread> {
+fn small(all: &[GatewaySample], value: fn(&SmallRates) -> f64) -> Option<Spread> {
     spread(all, |outcome| outcome.small.as_ref().map(value))
 }
 
-/// Of a value that every round has.
-fn spread(all: &[Outcome], value: impl Fn(&Outcome) -> Option<f64>) -> Option<Spread> {
+/// The spread of a value; `None` unless every round has it.
+fn spread(all: &[GatewaySample], value: impl Fn(&GatewaySample) -> Option<f64>) -> Option<Spread> {
     let values: Option<Vec<f64>> = all.iter().map(value).collect();
     values.filter(|values| !values.is_empty()).map(Spread::of)
 }
@@ -117,11 +118,11 @@ pub(super) fn print(records: Vec<Record>, options: &GatewayOptions) -> Results {
 
 /// A ratio of ours to others', and what it is to be.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Check {
+pub(super) struct RatioCheck {
     what: String,
     ours: f64,
     theirs: f64,
-    /// At least so many times theirs, or at most.
+    /// The least or the most ratio that is good.
     goal: Goal,
 }
 
@@ -131,7 +132,7 @@ enum Goal {
     AtMost(f64),
 }
 
-impl Check {
+impl RatioCheck {
     fn ratio(&self) -> f64 {
         self.ours / self.theirs.max(1e-9)
     }
@@ -149,44 +150,45 @@ const LARGE: u32 = 32_768;
 
 /// Ours beside the best of the other gateways: eight times the rate and a quarter of the CPU at
 /// small MTUs, one and a half times the rate at no more CPU than pasta's at large ones.
-pub(super) fn checks(lines: &[Measured<Bench>]) -> Vec<Check> {
+pub(super) fn checks(lines: &[Measured<GatewayBench>]) -> Vec<RatioCheck> {
     let mut all = Vec::new();
-    for (case, samples) in lines.iter().filter(|(case, _)| case.engine == Engine::Pagewire) {
-        let peers = |of: fn(Engine) -> bool| {
-            let same = move |c: &Case| c.mtu == case.mtu && c.load == case.load && of(c.engine);
+    for (case, samples) in lines.iter().filter(|(case, _)| case.engine == GatewayEngine::Pagewire) {
+        let peers = |of: fn(GatewayEngine) -> bool| {
+            let same =
+                move |c: &GatewayCase| c.mtu == case.mtu && c.load == case.load && of(c.engine);
             lines.iter().filter(move |(case, _)| same(case)).map(|(_, samples)| &**samples)
         };
         let Load::Bulk { way, flows } = case.load else {
             all.extend(
-                peers(|e| e == Engine::Pasta).flat_map(|pasta| small_checks(samples, pasta)),
+                peers(|e| e == GatewayEngine::Pasta).flat_map(|pasta| small_checks(samples, pasta)),
             );
             continue;
         };
         let large = case.mtu >= LARGE;
         let what = format!("MTU {}, {}, {flows} flow(s)", case.mtu, name(way));
-        let median = |all: &[Outcome]| rate(all).median;
-        if let Some(theirs) = peers(Engine::is_peer).map(median).reduce(f64::max) {
+        let median = |all: &[GatewaySample]| rate(all).median;
+        if let Some(theirs) = peers(GatewayEngine::is_peer).map(median).reduce(f64::max) {
             let goal = Goal::AtLeast(if large { 1.5 } else { 8.0 });
             let what = format!("{what}: Gbit/s, best of the others");
-            all.push(Check { what, ours: median(samples), theirs, goal });
+            all.push(RatioCheck { what, ours: median(samples), theirs, goal });
         }
-        let cpu = |all: &[Outcome]| cpus(all).map(|cpus| cpus.median);
-        let compared = if large { |e| e == Engine::Pasta } else { Engine::is_peer };
+        let cpu = |all: &[GatewaySample]| cpus(all).map(|cpus| cpus.median);
+        let compared = if large { |e| e == GatewayEngine::Pasta } else { GatewayEngine::is_peer };
         let theirs = peers(compared).filter_map(cpu).reduce(f64::min);
         if let (Some(ours), Some(theirs)) = (cpu(samples), theirs) {
             let (goal, whose) = if large { (1.0, "pasta") } else { (0.25, "best of the others") };
             let what = format!("{what}: CPU s/GiB, {whose}");
-            all.push(Check { what, ours, theirs, goal: Goal::AtMost(goal) });
+            all.push(RatioCheck { what, ours, theirs, goal: Goal::AtMost(goal) });
         }
     }
     all
 }
 
-fn small_checks(ours: &[Outcome], pasta: &[Outcome]) -> Vec<Check> {
-    let check = |what: &str, value: fn(&Small) -> f64, goal| {
+fn small_checks(ours: &[GatewaySample], pasta: &[GatewaySample]) -> Vec<RatioCheck> {
+    let check = |what: &str, value: fn(&SmallRates) -> f64, goal| {
         let median = |all| small(all, value).map(|spread| spread.median);
         let (ours, theirs) = (median(ours).unwrap_or_default(), median(pasta)?);
-        Some(Check { what: format!("{what}, pasta"), ours, theirs, goal })
+        Some(RatioCheck { what: format!("{what}, pasta"), ours, theirs, goal })
     };
     let all = [
         check("connections/s", |s| s.connections_per_s, Goal::AtLeast(1.5)),
@@ -197,7 +199,7 @@ fn small_checks(ours: &[Outcome], pasta: &[Outcome]) -> Vec<Check> {
 }
 
 /// Prints each ratio with its goal, and what is not met.
-pub(super) fn print_checks(checks: &[Check]) {
+pub(super) fn print_checks(checks: &[RatioCheck]) {
     say("");
     for check in checks {
         let (sign, goal) = match check.goal {
@@ -205,7 +207,7 @@ pub(super) fn print_checks(checks: &[Check]) {
             Goal::AtMost(goal) => ("<=", goal),
         };
         let met = if check.is_met() { "met" } else { "NOT met" };
-        let Check { what, ours, theirs, .. } = check;
+        let RatioCheck { what, ours, theirs, .. } = check;
         say(format_args!(
             "{met:>7}  {:>8.2} {sign} {goal:<4}  {ours:.3} : {theirs:.3}  {what}",
             check.ratio()
@@ -217,39 +219,45 @@ pub(super) fn print_checks(checks: &[Check]) {
 mod tests {
     use std::time::Duration;
 
-    use super::super::load::Way;
+    use super::super::load::BulkDirection;
     use super::*;
     use crate::meter::Round;
     use crate::table::records;
 
-    fn bulk(engine: Engine, mtu: u32, gbit: f64, cpu_ms: Option<u64>) -> Measured<Bench> {
+    fn bulk(
+        engine: GatewayEngine,
+        mtu: u32,
+        gbit: f64,
+        cpu_ms: Option<u64>,
+    ) -> Measured<GatewayBench> {
         let (bytes, time) = ((gbit / 8e-9) as u64, Duration::from_secs(1));
         let round = Round { bytes, time, receiver_cpu: Duration::ZERO };
-        let bulk = Outcome { round, cpu: cpu_ms.map(Duration::from_millis), small: None };
-        let load = Load::Bulk { way: Way::Out, flows: 1 };
-        (Case { guest: 0, engine, mtu, load }, vec![bulk; 3])
+        let bulk = GatewaySample { round, cpu: cpu_ms.map(Duration::from_millis), small: None };
+        let load = Load::Bulk { way: BulkDirection::Out, flows: 1 };
+        (GatewayCase { guest: 0, engine, mtu, load }, vec![bulk; 3])
     }
 
-    fn small(engine: Engine, factor: f64) -> Measured<Bench> {
-        let small = Small {
+    fn small(engine: GatewayEngine, factor: f64) -> Measured<GatewayBench> {
+        let small = SmallRates {
             connections_per_s: 1000.0 * factor,
             requests_per_s: 1000.0 * factor,
             rtt_us: 10.0 / factor,
             udp_rtt_us: 10.0,
         };
-        let case = Case { guest: 0, engine, mtu: 1500, load: Load::Small };
-        (case, vec![Outcome { small: Some(small), ..Outcome::default() }; 3])
+        let case = GatewayCase { guest: 0, engine, mtu: 1500, load: Load::SmallRates };
+        (case, vec![GatewaySample { small: Some(small), ..GatewaySample::default() }; 3])
     }
 
     #[test]
     fn a_line_has_the_fields_that_readers_look_for() {
         let lines = [
-            bulk(Engine::Pasta, 1500, 8.589_934_592, Some(500)),
-            bulk(Engine::Veth, 1500, 8.0, None),
-            small(Engine::Pasta, 1.0),
+            bulk(GatewayEngine::Pasta, 1500, 8.589_934_592, Some(500)),
+            bulk(GatewayEngine::Veth, 1500, 8.0, None),
+            small(GatewayEngine::Pasta, 1.0),
         ];
-        let memory = vec![Memory { engine: Engine::Pasta, fresh: Some(1), idle: Some(2) }];
-        let texts: Vec<String> = records(&Bench { memory }, &lines)
+        let memory =
+            vec![EngineMemory { engine: GatewayEngine::Pasta, fresh: Some(1), idle: Some(2) }];
+        let texts: Vec<String> = records(&GatewayBench { memory }, &lines)
             .iter()
             .map(|record| serde_json::to_string(&record.line).unwrap())
             .collect();
@@ -265,12 +273,12 @@ mod tests {
     #[test]
     fn ours_is_compared_with_the_best_of_the_other_gateways() {
         let lines = [
-            bulk(Engine::Pagewire, 1500, 16.0, Some(100)),
-            bulk(Engine::Pasta, 1500, 1.0, Some(500)),
-            bulk(Engine::Slirp4netns, 1500, 2.0, Some(900)),
-            bulk(Engine::Veth, 1500, 50.0, None),
-            small(Engine::Pagewire, 1.4),
-            small(Engine::Pasta, 1.0),
+            bulk(GatewayEngine::Pagewire, 1500, 16.0, Some(100)),
+            bulk(GatewayEngine::Pasta, 1500, 1.0, Some(500)),
+            bulk(GatewayEngine::Slirp4netns, 1500, 2.0, Some(900)),
+            bulk(GatewayEngine::Veth, 1500, 50.0, None),
+            small(GatewayEngine::Pagewire, 1.4),
+            small(GatewayEngine::Pasta, 1.0),
         ];
         let checks = checks(&lines);
         let ratios: Vec<(f64, bool)> =
@@ -286,11 +294,11 @@ mod tests {
     #[test]
     fn at_large_mtus_the_goals_are_others() {
         let lines = [
-            bulk(Engine::Pagewire, 65_520, 15.0, Some(100)),
-            bulk(Engine::Pasta, 65_520, 11.0, Some(100)),
-            bulk(Engine::Slirp4netns, 65_520, 2.0, Some(1)),
+            bulk(GatewayEngine::Pagewire, 65_520, 15.0, Some(100)),
+            bulk(GatewayEngine::Pasta, 65_520, 11.0, Some(100)),
+            bulk(GatewayEngine::Slirp4netns, 65_520, 2.0, Some(1)),
         ];
-        let met: Vec<bool> = checks(&lines).iter().map(Check::is_met).collect();
+        let met: Vec<bool> = checks(&lines).iter().map(RatioCheck::is_met).collect();
         assert_eq!(met, [false, true], "1.36 times the rate; less CPU than pasta");
     }
 }

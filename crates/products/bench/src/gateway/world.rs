@@ -1,4 +1,4 @@
-//! The namespaces of the measurement: `host`, in which the engines run, `far`, which they reach,
+//! The namespaces of `bench gateway`: `host`, in which the engines run, `far`, which they reach,
 //! and one for each guest.
 //!
 //! ```text

@@ -11,10 +11,10 @@ use clap::Args;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::network::{Listener, Network, connect};
-use super::place::Programs;
 use super::requests::{Window, answer};
-use super::usage::Books;
-use super::{Bench, Requested, Requests, Sample};
+use super::runner::Programs;
+use super::usage::SideThreads;
+use super::{RequestOptions, Requests, RequestsBench, RequestsSample};
 use crate::args::{Link, Options, Plan};
 use crate::failure::{Because, Failure};
 use crate::progress::Progress;
@@ -35,7 +35,7 @@ pub(crate) struct ConnectionsOptions {
     connections: Vec<u32>,
 
     #[command(flatten)]
-    more: Requested,
+    more: RequestOptions,
 }
 
 const EXAMPLES: &str = "\
@@ -47,14 +47,14 @@ Examples:
 
 impl Options for ConnectionsOptions {
     fn plan(&self) -> Plan {
-        Plan::of::<Bench<Visits>>(self.link == Link::Tap, self.more.common.stats)
+        Plan::of::<RequestsBench<Visits>>(self.link == Link::Tap, self.more.common.stats)
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
         let columns = "engine link peer connections size connections_per_s min_connections_per_s \
             max_connections_per_s p50_us p99_us server_cpu_us_per_request \
             client_cpu_us_per_request";
-        Bench::<Visits>::run(self.link, &self.connections, &self.more, columns, progress)
+        RequestsBench::<Visits>::run(self.link, &self.connections, &self.more, columns, progress)
     }
 }
 
@@ -80,7 +80,7 @@ impl Requests for Visits {
 }
 
 impl Programs for Visits {
-    type Outcome = Sample;
+    type Outcome = RequestsSample;
 
     async fn serve<L: Listener>(&self, listener: L) -> Result<(), Failure> {
         loop {
@@ -97,15 +97,15 @@ impl Programs for Visits {
         &self,
         network: N,
         to: SocketAddr,
-        books: &Books,
-    ) -> Result<Sample, Failure> {
+        threads: &SideThreads,
+    ) -> Result<RequestsSample, Failure> {
         let window = Rc::new(Window::default());
         for _ in 0..self.clients {
             let (network, size) = (network.clone(), self.size);
             let mut buffer = Vec::with_capacity(size + 1);
             window.repeat(async move || visit(&network, to, size, &mut buffer).await);
         }
-        window.measure(self.seconds, books).await
+        window.measure(self.seconds, threads).await
     }
 }
 

@@ -17,9 +17,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf, split};
 use tokio::task::spawn_local;
 
 use super::memory::{Memory, watched};
-use super::network::{Counts, Listener, Network, within};
-use super::place::{Place, PlaceOptions, Programs};
-use super::usage::{Books, Used, raise_descriptor_limit};
+use super::network::{Listener, Network, StackCounts, within};
+use super::runner::{LoadRunner, Programs, RunnerOptions};
+use super::usage::{SideThreads, SidesUsage, raise_descriptor_limit};
 use crate::args::{Common, Link, Options, Plan, send_size};
 use crate::engine::Engine;
 use crate::failure::{Because, Failure};
@@ -27,7 +27,7 @@ use crate::machine::Machine;
 use crate::meter::{Round, Spread, us_per_mib};
 use crate::progress::Progress;
 use crate::table::{
-    Field, InTurns, Line, Measurement, Results, US_PER_MIB, in_turns, records, some,
+    Field, InTurns, Measurement, ResultLine, Results, US_PER_MIB, in_turns, records, some,
 };
 
 /// Many clients that move some bytes each, all at once
@@ -54,7 +54,7 @@ pub(crate) struct CrowdOptions {
     not_reading: u8,
 
     #[command(flatten)]
-    place: PlaceOptions,
+    runner: RunnerOptions,
 
     #[command(flatten)]
     common: Common,
@@ -67,7 +67,7 @@ Examples:
   pagewire bench crowd --link tap --connections 5000 --not-reading 50
       half of them never read what comes back, over a tap, beside veth; root";
 
-/// What fails, if a connection does.
+/// Name of the connections in error texts.
 const CLIENT: &str = "a client of the crowd";
 
 /// Bytes of single reads, of clients and of the server's tasks: small, because there are thousands.
@@ -78,17 +78,17 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 impl Options for CrowdOptions {
     fn plan(&self) -> Plan {
-        Plan::of::<Bench>(self.link == Link::Tap, self.common.stats)
+        Plan::of::<CrowdBench>(self.link == Link::Tap, self.common.stats)
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
         raise_descriptor_limit();
         let engines = Engine::on(self.link, None);
-        let place = Place::new(self.place, self.common.stats);
+        let runner = LoadRunner::new(self.runner, self.common.stats);
         let not_reading = self.connections * u32::from(self.not_reading) / 100;
         let data = (0..self.size).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect();
         let crowd = Crowd { clients: self.connections, not_reading, data };
-        let bench = Bench { place, crowd };
+        let bench = CrowdBench { runner, crowd };
         let lines = in_turns(&bench, engines, self.common.rounds, progress)?;
         let heading = format!("{}; {} rounds, medians", Machine::describe(), self.common.rounds);
         let columns = "engine link peer connections not_reading size seconds min_seconds \
@@ -100,15 +100,15 @@ impl Options for CrowdOptions {
 
 struct Crowd {
     clients: u32,
-    /// Of these.
+    /// The number of clients that do not read.
     not_reading: u32,
-    /// What each sends.
+    /// The bytes that each client sends.
     data: Arc<[u8]>,
 }
 
 impl Programs for Crowd {
     /// The time until all was echoed, and what both sides used.
-    type Outcome = (Duration, Used);
+    type Outcome = (Duration, SidesUsage);
 
     async fn serve<L: Listener>(&self, listener: L) -> Result<(), Failure> {
         loop {
@@ -129,9 +129,9 @@ impl Programs for Crowd {
         &self,
         network: N,
         to: SocketAddr,
-        books: &Books,
+        threads: &SideThreads,
     ) -> Result<Self::Outcome, Failure> {
-        let (begun, before) = (Instant::now(), books.now());
+        let (begun, before) = (Instant::now(), threads.now());
         let mut reading = Vec::new();
         for i in 0..self.clients {
             let (network, data) = (network.clone(), Arc::clone(&self.data));
@@ -151,7 +151,7 @@ impl Programs for Crowd {
             Ok(())
         };
         within(LIMIT, all).await.because(CLIENT)?;
-        Ok((begun.elapsed(), books.now().since(before)))
+        Ok((begun.elapsed(), threads.now().since(before)))
     }
 }
 
@@ -195,19 +195,19 @@ async fn read_equal(from: &mut (impl AsyncRead + Unpin), expected: &[u8]) -> io:
 }
 
 /// A round of the crowd.
-struct Sample {
+struct CrowdSample {
     time: Duration,
-    used: Used,
-    counts: Counts,
+    used: SidesUsage,
+    counts: StackCounts,
     memory: Memory,
 }
 
-struct Bench {
-    place: Place,
+struct CrowdBench {
+    runner: LoadRunner,
     crowd: Crowd,
 }
 
-impl Bench {
+impl CrowdBench {
     /// Bytes of a round, there and back.
     fn bytes(&self) -> u64 {
         let reading = self.crowd.clients - self.crowd.not_reading;
@@ -217,11 +217,11 @@ impl Bench {
 
 const PACKETS: &str = "packets in a round";
 
-type F = Field<Bench>;
+type F = Field<CrowdBench>;
 
-impl Measurement for Bench {
+impl Measurement for CrowdBench {
     type Case = Engine;
-    type Sample = Sample;
+    type Sample = CrowdSample;
 
     const NAME: &'static str = "crowd";
     const TITLE: &'static str = "Many clients at once";
@@ -239,7 +239,7 @@ impl Measurement for Bench {
         F::count("drops_for_memory", |of| of.spread(|s| s.counts.all_drops() as f64))
             .lower("Drops for want of memory", PACKETS),
         F::value("drops_by_reason_all_rounds", |of| {
-            let mut all = Counts::default();
+            let mut all = StackCounts::default();
             of.samples.iter().for_each(|sample| all.add(&sample.counts));
             let drops: Map<String, Value> =
                 all.drops.into_iter().map(|(name, n)| (name, n.into())).collect();
@@ -264,26 +264,26 @@ impl Measurement for Bench {
         engine.names()
     }
 
-    fn round(&self, _: &Engine, sample: &Sample) -> Round {
+    fn round(&self, _: &Engine, sample: &CrowdSample) -> Round {
         let (bytes, cpu) = (self.bytes(), sample.used.server.cpu);
         Round { bytes, time: sample.time, receiver_cpu: cpu }
     }
 }
 
-impl Line<'_, Bench> {
+impl ResultLine<'_, CrowdBench> {
     fn most(&self, part: fn(&Memory) -> u64) -> Option<Value> {
         self.samples.iter().map(|sample| part(&sample.memory)).max().map(Value::from)
     }
 
-    fn us_per_mib(&self, part: fn(&Sample) -> Duration) -> Option<Spread> {
+    fn us_per_mib(&self, part: fn(&CrowdSample) -> Duration) -> Option<Spread> {
         self.spread(|sample| us_per_mib(part(sample), self.bench.bytes()))
     }
 }
 
-impl InTurns for Bench {
-    fn sample(&self, engine: &Engine, _: u16) -> Result<Sample, Failure> {
-        let (ran, memory) = watched(|| self.place.run(*engine, &self.crowd))?;
+impl InTurns for CrowdBench {
+    fn sample(&self, engine: &Engine, _: u16) -> Result<CrowdSample, Failure> {
+        let (ran, memory) = watched(|| self.runner.run(*engine, &self.crowd))?;
         let (time, used) = ran.outcome;
-        Ok(Sample { time, used, counts: ran.counts, memory })
+        Ok(CrowdSample { time, used, counts: ran.counts, memory })
     }
 }

@@ -1,4 +1,4 @@
-//! How much memory a round takes at its worst moment.
+//! The most memory that a round takes at one time.
 
 use std::fs;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -7,15 +7,15 @@ use std::time::Duration;
 use crate::failure::Failure;
 use crate::machine::resident;
 
-/// How often memory is looked at.
+/// Time between two samples of memory.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Bytes of memory, above what there was before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
-    /// Of this process: both programs, and Pagewire's stacks.
+    /// Memory of this process: both programs, and Pagewire's stacks.
     pub(super) process: u64,
-    /// Of all TCP sockets of the kernel.
+    /// Memory of all TCP sockets of the kernel.
     pub(super) kernel: u64,
 }
 

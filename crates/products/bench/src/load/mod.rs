@@ -1,21 +1,20 @@
-//! What a service does all day: many connections, small messages, little memory
-//! (`bench requests`, `bench connections`, `bench crowd`).
+//! The work of a service: many connections, small messages, little memory (`bench requests`,
+//! `bench connections`, `bench crowd`).
 //!
-//! One server and one load generator serve all engines. Both are single-threaded tokio programs
-//! that know only tokio's `AsyncRead` and `AsyncWrite`: a program that moves from tokio's sockets
-//! to Pagewire's uses those. Over the pair link both sides are Pagewire's, beside the kernel over
-//! loopback. Over a tap the server is Pagewire's and the clients are the kernel's, as they are
-//! over veth beside it.
+//! A server and a load generator serve all engines. Both are single-threaded tokio programs that know only
+//! tokio's `AsyncRead` and `AsyncWrite`: a program that moves from tokio's sockets to Pagewire's uses those. Over
+//! the pair link both sides are Pagewire's, beside the kernel over loopback. Over a tap the server is Pagewire's
+//! and the clients are the kernel's, as they are over veth beside it.
 //!
-//! [`network`] has the sockets, [`place`] the threads and namespaces, [`usage`] and [`memory`] what
+//! [`network`] has the sockets, [`runner`] the threads and namespaces, [`usage`] and [`memory`] what
 //! they cost.
 
 mod connections;
 mod crowd;
 mod memory;
 mod network;
-mod place;
 mod requests;
+mod runner;
 mod usage;
 
 use std::marker::PhantomData;
@@ -29,22 +28,22 @@ use crate::failure::Failure;
 use crate::machine::SPREAD;
 use crate::meter::{Round, Spread, percentile};
 use crate::progress::Progress;
-use crate::table::{Field, InTurns, Line, Measurement, Results, in_turns, records, some};
+use crate::table::{Field, InTurns, Measurement, ResultLine, Results, in_turns, records, some};
 pub(crate) use connections::ConnectionsOptions;
 pub(crate) use crowd::CrowdOptions;
-use place::{Place, PlaceOptions, Programs};
 pub(crate) use requests::RequestsOptions;
-use usage::Used;
+use runner::{LoadRunner, Programs, RunnerOptions};
+use usage::SidesUsage;
 
 /// Arguments of both measurements of requests.
 #[derive(Clone, Debug, Args)]
-struct Requested {
+struct RequestOptions {
     /// Bytes of a request, and of an answer
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65536), value_name = "BYTES")]
     size: u32,
 
     #[command(flatten)]
-    place: PlaceOptions,
+    runner: RunnerOptions,
 
     #[command(flatten)]
     time: Time,
@@ -54,48 +53,48 @@ struct Requested {
 }
 
 /// Programs that make requests, as they are measured.
-trait Requests: Programs<Outcome = Sample> + 'static {
+trait Requests: Programs<Outcome = RequestsSample> + 'static {
     const NAME: &'static str;
     const TITLE: &'static str;
     const ABOUT: &'static str;
     /// The field of the rate, and its plot's title.
     const RATE: (&'static str, &'static str);
-    /// What a group of lines has in common, and what curves go over.
+    /// The label of a group of lines, and the title of the quantity that curves go over.
     const GROUP: &'static str;
     const OVER: &'static str;
 
-    /// With so many connections, and requests and answers of `size` bytes.
+    /// The programs with a number of connections, and requests and answers of `size` bytes.
     fn new(connections: u32, size: usize, seconds: f64) -> Self;
 }
 
 /// A measurement of requests.
-struct Bench<P> {
-    options: Requested,
-    place: Place,
+struct RequestsBench<P> {
+    options: RequestOptions,
+    runner: LoadRunner,
     programs: PhantomData<P>,
 }
 
 /// An engine, and how many connections it has.
 #[derive(Clone, Copy, Debug)]
-struct Case {
+struct RequestsCase {
     engine: Engine,
     connections: u32,
 }
 
-impl<P: Requests> Bench<P> {
+impl<P: Requests> RequestsBench<P> {
     /// Every engine with every number of connections, engines side by side.
     fn run(
         link: Link,
         connections: &[u32],
-        options: &Requested,
+        options: &RequestOptions,
         columns: &str,
         progress: &Progress,
     ) -> Result<Results, Failure> {
         usage::raise_descriptor_limit();
         let engines = Engine::on(link, None);
-        let place = Place::new(options.place, options.common.stats);
-        let bench = Self { options: options.clone(), place, programs: PhantomData };
-        let case = |connections| engines.map(|engine| Case { engine, connections });
+        let runner = LoadRunner::new(options.runner, options.common.stats);
+        let bench = Self { options: options.clone(), runner, programs: PhantomData };
+        let case = |connections| engines.map(|engine| RequestsCase { engine, connections });
         let cases = connections.iter().copied().flat_map(case);
         let lines = in_turns(&bench, cases, options.common.rounds, progress)?;
         let heading = options.common.heading(options.time.seconds, SPREAD);
@@ -103,7 +102,7 @@ impl<P: Requests> Bench<P> {
     }
 }
 
-/// Whose the clients of an engine are.
+/// The stack of an engine's clients.
 const fn peer(engine: Engine) -> &'static str {
     match engine {
         Engine::Pair => "pagewire",
@@ -113,11 +112,11 @@ const fn peer(engine: Engine) -> &'static str {
 
 const US: &str = "µs for each request";
 
-type F<P> = Field<Bench<P>>;
+type F<P> = Field<RequestsBench<P>>;
 
-impl<P: Requests> Measurement for Bench<P> {
-    type Case = Case;
-    type Sample = Sample;
+impl<P: Requests> Measurement for RequestsBench<P> {
+    type Case = RequestsCase;
+    type Sample = RequestsSample;
 
     const NAME: &'static str = P::NAME;
     const TITLE: &'static str = P::TITLE;
@@ -126,7 +125,7 @@ impl<P: Requests> Measurement for Bench<P> {
         F::<P>::value("peer", |of| some(peer(of.case.engine))).part("clients: {}"),
         F::<P>::value("connections", |of| some(of.case.connections)).group(P::GROUP).over(P::OVER),
         F::<P>::value("size", |of| some(of.bench.options.size)),
-        F::<P>::bounded(P::RATE.0, 1, |of| of.spread(Sample::per_second))
+        F::<P>::bounded(P::RATE.0, 1, |of| of.spread(RequestsSample::per_second))
             .higher(P::RATE.1, "a second")
             .first(),
         F::<P>::spread("p50_us", 3, |of| of.us(|s| s.p50.as_secs_f64()))
@@ -158,44 +157,44 @@ impl<P: Requests> Measurement for Bench<P> {
         F::<P>::value("congestion", |_| some("cubic")),
     ];
 
-    fn engine(&self, case: &Case) -> (String, &'static str) {
+    fn engine(&self, case: &RequestsCase) -> (String, &'static str) {
         case.engine.names()
     }
 
-    fn round(&self, _: &Case, sample: &Sample) -> Round {
+    fn round(&self, _: &RequestsCase, sample: &RequestsSample) -> Round {
         let bytes = 2 * sample.answered * u64::from(self.options.size);
         Round { bytes, time: sample.time, receiver_cpu: sample.used.server.cpu }
     }
 }
 
-impl<P: Requests> Line<'_, Bench<P>> {
+impl<P: Requests> ResultLine<'_, RequestsBench<P>> {
     /// A time in seconds, in microseconds.
-    fn us(&self, seconds: fn(&Sample) -> f64) -> Option<Spread> {
+    fn us(&self, seconds: fn(&RequestsSample) -> f64) -> Option<Spread> {
         let Spread { min, median, max } = self.spread(seconds)?;
         Some(Spread { min: min * 1e6, median: median * 1e6, max: max * 1e6 })
     }
 }
 
-impl<P: Requests> InTurns for Bench<P> {
-    fn sample(&self, case: &Case, _: u16) -> Result<Sample, Failure> {
+impl<P: Requests> InTurns for RequestsBench<P> {
+    fn sample(&self, case: &RequestsCase, _: u16) -> Result<RequestsSample, Failure> {
         let (size, seconds) = (self.options.size as usize, self.options.time.seconds);
-        Ok(self.place.run(case.engine, &P::new(case.connections, size, seconds))?.outcome)
+        Ok(self.runner.run(case.engine, &P::new(case.connections, size, seconds))?.outcome)
     }
 }
 
-/// What a round of requests counted, from the end of its warm-up on.
-struct Sample {
+/// The result of a round of requests, from the end of its warm-up on.
+struct RequestsSample {
     /// Requests that were answered.
     answered: u64,
     time: Duration,
     p50: Duration,
     p99: Duration,
-    used: Used,
+    used: SidesUsage,
 }
 
-impl Sample {
+impl RequestsSample {
     /// From the requests' times in nanoseconds.
-    fn of(mut times: Vec<u32>, time: Duration, used: Used) -> Self {
+    fn of(mut times: Vec<u32>, time: Duration, used: SidesUsage) -> Self {
         times.sort_unstable();
         let at = |p| Duration::from_nanos(percentile(&times, p).into());
         Self { answered: times.len() as u64, time, p50: at(0.5), p99: at(0.99), used }

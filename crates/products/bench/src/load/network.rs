@@ -1,4 +1,4 @@
-//! Sockets of both engines as tokio programs use them, and what the engines counted.
+//! Sockets of both engines as tokio programs use them ([`Network`], [`Listener`]), and the counts of the engines.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,8 +24,8 @@ pub(super) trait Network: Clone + 'static {
     /// A connection that does not delay bytes (`TCP_NODELAY`).
     async fn connect(&self, to: SocketAddr) -> io::Result<Self::Stream>;
 
-    /// What its stack has counted so far.
-    fn counts(&self) -> Counts;
+    /// The counts of the stack so far.
+    fn counts(&self) -> StackCounts;
 }
 
 /// Where clients connect to.
@@ -64,12 +64,12 @@ impl Network for Kernel {
         Ok(stream)
     }
 
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> StackCounts {
         let snmp = table("/proc/thread-self/net/snmp");
         let more = table("/proc/thread-self/net/netstat");
         let value = |name: &str| snmp.get(name).or_else(|| more.get(name)).copied().unwrap_or(0);
         let drops = MEMORY_DROPS.map(|name| (name.to_owned(), value(name)));
-        Counts { retransmits: value("TcpRetransSegs"), drops: drops.into() }
+        StackCounts { retransmits: value("TcpRetransSegs"), drops: drops.into() }
     }
 }
 
@@ -126,7 +126,7 @@ impl Network for Host {
         Ok(stream)
     }
 
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> StackCounts {
         let stats = self.stats();
         let of_stack = stats.counters.iter_drops().map(|(reason, n)| (reason.name(), n));
         let of_tcp = stats.counters.iter_tcp_drops().map(|(reason, n)| (reason.name(), n));
@@ -134,7 +134,7 @@ impl Network for Host {
         let drops = of_stack.chain(of_tcp).filter(of_memory);
         let device = [("rx_dropped_memory", stats.device.rx_dropped_memory)];
         let drops = drops.chain(device).map(|(name, n)| (name.to_owned(), n)).collect();
-        Counts { retransmits: stats.counters.tcp_retransmits, drops }
+        StackCounts { retransmits: stats.counters.tcp_retransmits, drops }
     }
 }
 
@@ -148,16 +148,16 @@ impl Listener for pagewire::net::TcpListener {
     }
 }
 
-/// What a stack counted, or a namespace of the kernel.
+/// Counts of a stack, or of a namespace of the kernel.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct StackCounts {
     /// Segments.
     pub(super) retransmits: u64,
     /// Drops for want of memory, by their names.
     pub(super) drops: BTreeMap<String, u64>,
 }
 
-impl Counts {
+impl StackCounts {
     pub(super) fn all_drops(&self) -> u64 {
         self.drops.values().sum()
     }
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn counts_of_a_round_have_only_the_drops_of_that_round() {
-        let counts = |retransmits, drops: &[(&str, u64)]| Counts {
+        let counts = |retransmits, drops: &[(&str, u64)]| StackCounts {
             retransmits,
             drops: drops.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
         };

@@ -12,9 +12,9 @@ use clap::Args;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::network::{Listener, Network, connect};
-use super::place::Programs;
-use super::usage::{Books, Used};
-use super::{Bench, Requested, Requests, Sample};
+use super::runner::Programs;
+use super::usage::{SideThreads, SidesUsage};
+use super::{RequestOptions, Requests, RequestsBench, RequestsSample};
 use crate::args::{Link, Options, Plan};
 use crate::failure::{Because, Failure};
 use crate::meter::WARM_UP;
@@ -37,7 +37,7 @@ pub(crate) struct RequestsOptions {
     connections: Vec<u32>,
 
     #[command(flatten)]
-    more: Requested,
+    more: RequestOptions,
 }
 
 const EXAMPLES: &str = "\
@@ -51,18 +51,18 @@ Examples:
 
 impl Options for RequestsOptions {
     fn plan(&self) -> Plan {
-        Plan::of::<Bench<Staying>>(self.link == Link::Tap, self.more.common.stats)
+        Plan::of::<RequestsBench<Staying>>(self.link == Link::Tap, self.more.common.stats)
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
         let columns = "engine link peer connections size requests_per_s min_requests_per_s \
             max_requests_per_s p50_us p99_us server_cpu_us_per_request client_cpu_us_per_request \
             server_sleeps_per_request client_sleeps_per_request";
-        Bench::<Staying>::run(self.link, &self.connections, &self.more, columns, progress)
+        RequestsBench::<Staying>::run(self.link, &self.connections, &self.more, columns, progress)
     }
 }
 
-/// What fails, if a connection does.
+/// Name of the connections in error texts.
 const REQUEST: &str = "a connection with requests";
 
 /// Programs whose connections stay.
@@ -89,7 +89,7 @@ impl Requests for Staying {
 }
 
 impl Programs for Staying {
-    type Outcome = Sample;
+    type Outcome = RequestsSample;
 
     async fn serve<L: Listener>(&self, listener: L) -> Result<(), Failure> {
         loop {
@@ -106,8 +106,8 @@ impl Programs for Staying {
         &self,
         network: N,
         to: SocketAddr,
-        books: &Books,
-    ) -> Result<Sample, Failure> {
+        threads: &SideThreads,
+    ) -> Result<RequestsSample, Failure> {
         let mut streams = Vec::new();
         for _ in 0..self.connections {
             streams.push(connect(&network, to).await.because(REQUEST)?);
@@ -117,7 +117,7 @@ impl Programs for Staying {
             let mut buffer = vec![0x55; self.size];
             window.repeat(async move || ask(&mut stream, &mut buffer).await);
         }
-        window.measure(self.seconds, books).await
+        window.measure(self.seconds, threads).await
     }
 }
 
@@ -182,21 +182,25 @@ impl Window {
         self.is_over.set(true);
     }
 
-    /// Opens after the warm-up, for so long.
-    pub(super) async fn measure(&self, seconds: f64, books: &Books) -> Result<Sample, Failure> {
+    /// Opens the window after the warm-up, for `seconds`.
+    pub(super) async fn measure(
+        &self,
+        seconds: f64,
+        threads: &SideThreads,
+    ) -> Result<RequestsSample, Failure> {
         tokio::time::sleep(WARM_UP).await;
-        let (begun, before) = (Instant::now(), books.now());
+        let (begun, before) = (Instant::now(), threads.now());
         self.is_open.set(true);
         tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
         self.is_open.set(false);
-        let (time, used): (_, Used) = (begun.elapsed(), books.now().since(before));
+        let (time, used): (_, SidesUsage) = (begun.elapsed(), threads.now().since(before));
         self.is_over.set(true);
         if let Some(error) = self.error.take() {
             return Err(Failure::because(REQUEST, error));
         }
         match self.times.take() {
             times if times.is_empty() => Err(Failure::because(REQUEST, "nothing was answered")),
-            times => Ok(Sample::of(times, time, used)),
+            times => Ok(RequestsSample::of(times, time, used)),
         }
     }
 }

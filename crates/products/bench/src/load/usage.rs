@@ -1,4 +1,4 @@
-//! What each side used: processor time and sleeps of its threads, from the kernel's books.
+//! Processor time and sleeps of each side's threads, as the kernel counts them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use rustix::thread::gettid;
 
 use crate::machine::number_in;
 
-/// What a side's threads have used.
+/// The use of a side's threads so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
     /// Processor time, the kernel's work for them included.
@@ -19,14 +19,14 @@ pub(super) struct Usage {
     pub(super) sleeps: u64,
 }
 
-/// What both sides used.
+/// The use of both sides.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Used {
+pub(super) struct SidesUsage {
     pub(super) server: Usage,
     pub(super) client: Usage,
 }
 
-impl Used {
+impl SidesUsage {
     pub(super) fn since(self, before: Self) -> Self {
         let part = |now: Usage, before: Usage| Usage {
             cpu: now.cpu.saturating_sub(before.cpu),
@@ -36,16 +36,16 @@ impl Used {
     }
 }
 
-/// Which threads belong to which side: its program's, and those of the host that it uses.
+/// The threads of each side: its program's, and those of the host that the program uses.
 #[derive(Debug, Default)]
-pub(super) struct Books {
+pub(super) struct SideThreads {
     pub(super) server: Threads,
     pub(super) client: Threads,
 }
 
-impl Books {
-    pub(super) fn now(&self) -> Used {
-        Used { server: self.server.usage(), client: self.client.usage() }
+impl SideThreads {
+    pub(super) fn now(&self) -> SidesUsage {
+        SidesUsage { server: self.server.usage(), client: self.client.usage() }
     }
 }
 
@@ -78,7 +78,7 @@ impl Threads {
     }
 }
 
-/// All threads of this process.
+/// The threads of this process.
 fn all() -> BTreeSet<u32> {
     let names = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
@@ -108,23 +108,23 @@ mod tests {
 
     #[test]
     fn a_thread_that_works_is_charged_to_its_side_and_no_other() {
-        let books = Books::default();
+        let threads = SideThreads::default();
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
-            books.server.add_those_of(|| {
+            threads.server.add_those_of(|| {
                 scope.spawn(|| {
                     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                         std::hint::spin_loop();
                     }
                 });
             });
-            let before = books.now();
+            let before = threads.now();
             let until = std::time::Instant::now() + Duration::from_secs(10);
-            while books.now().since(before).server.cpu.is_zero() {
+            while threads.now().since(before).server.cpu.is_zero() {
                 assert!(std::time::Instant::now() < until, "no processor time in ten seconds");
             }
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
-            assert_eq!(books.now().since(before).client.cpu, Duration::ZERO);
+            assert_eq!(threads.now().since(before).client.cpu, Duration::ZERO);
         });
     }
 }

@@ -1,4 +1,4 @@
-//! The page in a real browser: Chromium without a window, which is asked what it sees.
+//! A test of the page in a real browser: Chromium without a window reports the plots that it shows.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,13 +1,13 @@
-//! What a run was made on.
+//! [`RunFacts`]: the machine and the conditions of a run, for the head of its page.
 
 use std::fs;
 use std::time::SystemTime;
 
 use crate::machine::{Machine, number_in};
 
-/// What the page says of the machine and the run as a whole.
+/// The facts about the machine and the run as a whole.
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct RunFacts {
     /// When the run began.
     pub(crate) date: String,
     /// Names and values.
@@ -16,8 +16,8 @@ pub(crate) struct Facts {
     pub(crate) warnings: Vec<String>,
 }
 
-impl Facts {
-    /// Of this machine, now: before the run, which is what the load was without.
+impl RunFacts {
+    /// Gathers the facts of this machine before the run, so that the load is the load without it.
     pub(crate) fn gather(command: String, quick: bool) -> Self {
         let machine = Machine::describe();
         let setting = |file: &str| read(file).unwrap_or_else(|| "unknown".to_owned());

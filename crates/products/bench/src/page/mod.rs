@@ -12,39 +12,39 @@ use serde_json::Value;
 
 use crate::failure::{Because, Failure};
 use crate::plot::{STYLE, charts, inline, subtitle};
-use crate::table::{Row, Shown, json_lines};
-pub(crate) use facts::Facts;
+use crate::table::{Row, TableInfo, json_lines};
+pub(crate) use facts::RunFacts;
 
 /// The page's file within the report's directory.
 pub(crate) const INDEX: &str = "index.html";
 
-/// How the page looks, without the plots.
+/// The style of the page, without the plots.
 const PAGE_STYLE: &str = include_str!("page.css");
 
 /// Nothing is fetched and nothing runs, whatever a name of a row contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
-/// One command of the run.
+/// A command of the run, with its results.
 #[derive(Clone, Debug)]
 pub(crate) struct Section {
     /// The name of the file of rows, without its ending.
     pub(crate) name: String,
-    pub(crate) shown: Shown,
+    pub(crate) shown: TableInfo,
     /// As it was typed.
     pub(crate) command: String,
-    pub(crate) outcome: Outcome,
-    /// What of it could not be measured, and why.
+    pub(crate) outcome: SectionOutcome,
+    /// Parts that could not be measured, and why.
     pub(crate) notes: Vec<String>,
 }
 
-/// What came of a command.
+/// The outcome of a command.
 #[derive(Clone, Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum SectionOutcome {
     Measured {
         rows: Vec<Row>,
         took: Duration,
     },
-    /// It cannot run here, and why.
+    /// Why the command cannot run here.
     LeftOut(String),
     Failed(String),
 }
@@ -52,8 +52,8 @@ pub(crate) enum Outcome {
 impl Section {
     fn rows(&self) -> &[Row] {
         match &self.outcome {
-            Outcome::Measured { rows, .. } => rows,
-            Outcome::LeftOut(_) | Outcome::Failed(_) => &[],
+            SectionOutcome::Measured { rows, .. } => rows,
+            SectionOutcome::LeftOut(_) | SectionOutcome::Failed(_) => &[],
         }
     }
 
@@ -78,7 +78,7 @@ pub(crate) fn check(dir: &Path) -> Result<(), Failure> {
 }
 
 /// Writes the page, and the rows of each section to `NAME.jsonl`.
-pub(crate) fn write(dir: &Path, facts: &Facts, sections: &[Section]) -> Result<(), Failure> {
+pub(crate) fn write(dir: &Path, facts: &RunFacts, sections: &[Section]) -> Result<(), Failure> {
     let put = |name: &str, text: &str| {
         let file = dir.join(name);
         fs::write(&file, text).because(format_args!("--report: {}", file.display()))
@@ -92,9 +92,9 @@ pub(crate) fn write(dir: &Path, facts: &Facts, sections: &[Section]) -> Result<(
 }
 
 /// The page as HTML.
-fn page(facts: &Facts, sections: &[Section]) -> String {
+fn page(facts: &RunFacts, sections: &[Section]) -> String {
     let (measured, others): (Vec<&Section>, Vec<&Section>) =
-        sections.iter().partition(|s| matches!(s.outcome, Outcome::Measured { .. }));
+        sections.iter().partition(|s| matches!(s.outcome, SectionOutcome::Measured { .. }));
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -132,7 +132,7 @@ fn page(facts: &Facts, sections: &[Section]) -> String {
     page.into_string() + "\n"
 }
 
-fn machine(facts: &Facts) -> Markup {
+fn machine(facts: &RunFacts) -> Markup {
     html! {
         dl {
             @for (name, value) in &facts.lines {
@@ -199,7 +199,7 @@ fn measurement(section: &Section) -> Markup {
 
 /// How many rounds there were, and how long it all took.
 fn conduct(section: &Section) -> String {
-    let Outcome::Measured { rows, took } = &section.outcome else { return String::new() };
+    let SectionOutcome::Measured { rows, took } = &section.outcome else { return String::new() };
     let rounds = rows.iter().filter_map(|row| row.get("rounds")?.as_u64()).max();
     let rounds = match rounds {
         None | Some(1) => "measured once".to_owned(),
@@ -245,9 +245,9 @@ fn left_out(sections: &[&Section]) -> Markup {
                 h3 { (section.title()) }
                 pre { code { (section.command) } }
                 @match &section.outcome {
-                    Outcome::Failed(why) => p class="warning" { "It failed: " (why) },
-                    Outcome::LeftOut(why) => p { (why) },
-                    Outcome::Measured { .. } => {},
+                    SectionOutcome::Failed(why) => p class="warning" { "It failed: " (why) },
+                    SectionOutcome::LeftOut(why) => p { (why) },
+                    SectionOutcome::Measured { .. } => {},
                 }
             }
         }

@@ -1,14 +1,16 @@
+//! Tests of the page, with rows of every measurement.
+
 use std::time::Duration;
 
 use super::*;
 use crate::all::shown;
-use crate::table::Role;
+use crate::table::FieldRole;
 
 /// Rows of every measurement, as a quick run of an unoptimised build wrote them.
 const SAMPLE: &str = include_str!("sample.jsonl");
 
-pub(super) fn facts() -> Facts {
-    Facts {
+pub(super) fn facts() -> RunFacts {
+    RunFacts {
         date: "Mon, 23 Nov 2026 12:00:00 GMT".to_owned(),
         lines: vec![("Processor", "one <& two>".to_owned())],
         warnings: vec!["A quick run".to_owned()],
@@ -19,10 +21,10 @@ pub(super) fn facts() -> Facts {
 pub(super) fn sections() -> Vec<Section> {
     let rows: Vec<Row> =
         SAMPLE.lines().map(|line| serde_json::from_str(line).expect("a row")).collect();
-    let section = |shown: Shown| Section {
+    let section = |shown: TableInfo| Section {
         name: shown.name.to_owned(),
         command: format!("pagewire bench {} --plot 'a<b'", shown.name),
-        outcome: Outcome::Measured {
+        outcome: SectionOutcome::Measured {
             rows: rows.iter().filter(|row| row["bench"] == shown.name).cloned().collect(),
             took: Duration::from_secs(7),
         },
@@ -35,7 +37,7 @@ pub(super) fn sections() -> Vec<Section> {
 fn left_out(why: &str) -> Section {
     let path = sections().into_iter().find(|section| section.name == "path").expect("path");
     let command = "pagewire bench path".to_owned();
-    Section { command, outcome: Outcome::LeftOut(why.to_owned()), ..path }
+    Section { command, outcome: SectionOutcome::LeftOut(why.to_owned()), ..path }
 }
 
 #[test]
@@ -62,7 +64,7 @@ fn every_measurement_of_the_command_has_its_plots_and_its_rows() {
 
 #[test]
 fn every_field_of_a_row_is_in_the_table_of_its_measurement() {
-    // What every line begins and ends with.
+    // The fields that every line begins and ends with.
     let common = [
         "bench", "engine", "link", "bytes", "seconds", "rounds", "cpu", "cpus", "kernel", "spread",
     ];
@@ -103,8 +105,9 @@ fn what_was_measured_in_rounds_shows_its_spread() {
     ];
     let plain_in = [("idle", "seconds"), ("sim", "gbit_per_s"), ("gateway", "rss_bytes")];
     for Section { shown, outcome, .. } in sections() {
-        let Outcome::Measured { rows, .. } = outcome else { panic!("{}", shown.name) };
-        let measured = shown.entries.iter().filter(|e| matches!(e.role, Role::Measured { .. }));
+        let SectionOutcome::Measured { rows, .. } = outcome else { panic!("{}", shown.name) };
+        let measured =
+            shown.entries.iter().filter(|e| matches!(e.role, FieldRole::Measured { .. }));
         for name in measured.map(|entry| entry.name) {
             let is_plain = plain.contains(&name) || plain_in.contains(&(shown.name, name));
             for row in rows.iter().filter(|row| row.contains_key(name)) {
@@ -130,25 +133,9 @@ fn nothing_is_fetched_or_run_and_what_is_not_ours_is_text() {
 
 #[test]
 fn what_was_left_out_or_failed_is_said_with_its_reason_and_its_command() {
-    let failed = Section { outcome: Outcome::Failed("no luck".into()), ..left_out("") };
+    let failed = Section { outcome: SectionOutcome::Failed("no luck".into()), ..left_out("") };
     let page = page(&facts(), &[left_out("needs root"), failed]);
     for text in ["Left out", "needs root", "It failed: no luck", "pagewire bench path"] {
         assert!(page.contains(text), "{text}");
     }
-}
-
-#[test]
-fn rows_are_files_beside_the_page() {
-    let place = tempfile::tempdir().expect("a directory");
-    let dir = place.path().join("new/report");
-    check(&dir).expect("it is made");
-    let sections = sections();
-    write(&dir, &facts(), &sections).expect("it is written");
-    for section in &sections {
-        let text = fs::read_to_string(dir.join(format!("{}.jsonl", section.name))).expect("rows");
-        let rows: Vec<Row> =
-            text.lines().map(|line| serde_json::from_str(line).expect("a row")).collect();
-        assert_eq!(rows, section.rows());
-    }
-    assert!(fs::read_to_string(dir.join(INDEX)).expect("the page").starts_with("<!DOCTYPE html>"));
 }

@@ -1,12 +1,12 @@
-//! From rows and the table of their measurement to charts of everything that was measured.
+//! Makes charts of everything that was measured, of rows and the table of their measurement.
 
 use serde_json::Value as Json;
 
-use super::{Bar, Chart, Curve, Group, Kind, Value, class};
-use crate::table::{Entry, Label, Role, Row, Shown};
+use super::{Bar, Chart, ChartKind, Curve, Group, PlotValue, class};
+use crate::table::{FieldInfo, FieldRole, Label, Row, TableInfo};
 
 /// A chart for each measured quantity that the rows have.
-pub(crate) fn charts(shown: &Shown, rows: &[Row]) -> Vec<Chart> {
+pub(crate) fn charts(shown: &TableInfo, rows: &[Row]) -> Vec<Chart> {
     let mut parts: Vec<(String, Vec<&Row>)> = Vec::new();
     for row in rows {
         sort_into(&mut parts, shown.labels(row, Label::Split), row);
@@ -24,30 +24,30 @@ fn sort_into<K: PartialEq, T>(groups: &mut Vec<(K, Vec<T>)>, key: K, value: T) {
     }
 }
 
-/// What a curve is called, and whose it is.
-type Line = (String, &'static str);
+/// The name of a curve, and its class.
+type CurveName = (String, &'static str);
 /// The points of a curve.
-type Points = Vec<(f64, Value)>;
+type Points = Vec<(f64, PlotValue)>;
 
-impl Shown {
-    fn chart(&self, entry: &Entry, part: &str, rows: &[&Row]) -> Option<Chart> {
-        let Role::Measured { title, unit, better } = entry.role else { return None };
+impl TableInfo {
+    fn chart(&self, entry: &FieldInfo, part: &str, rows: &[&Row]) -> Option<Chart> {
+        let FieldRole::Measured { title, unit, better } = entry.role else { return None };
         let beside = (self.beside)(entry.name, rows);
         let rows = || rows.iter().copied().chain(&beside);
         let valued = || rows().filter_map(|row| Some((row, value(entry.name, row)?)));
         let over = self.entries.iter().find_map(|entry| Some((entry.name, entry.over?)));
         let kind = match over.filter(|(x, _)| is_various(rows(), x)) {
             Some((x, title)) => {
-                let mut curves: Vec<(Line, Points)> = Vec::new();
+                let mut curves: Vec<(CurveName, Points)> = Vec::new();
                 for (row, value) in valued() {
                     let Some(at) = row.get(x).and_then(Json::as_f64) else { continue };
                     sort_into(&mut curves, (self.line(row), class_of(row)), (at, value));
                 }
-                let curve = |((label, class), mut points): (Line, Points)| {
+                let curve = |((label, class), mut points): (CurveName, Points)| {
                     points.sort_by(|a, b| a.0.total_cmp(&b.0));
                     Curve { label, class, points }
                 };
-                Kind::Curves { x: title, curves: curves.into_iter().map(curve).collect() }
+                ChartKind::Curves { x: title, curves: curves.into_iter().map(curve).collect() }
             }
             None => {
                 let mut groups: Vec<(String, Vec<Bar>)> = Vec::new();
@@ -56,7 +56,7 @@ impl Shown {
                     sort_into(&mut groups, self.labels(row, Label::Group), bar);
                 }
                 let group = |(title, bars)| Group { title, bars };
-                Kind::Rows(groups.into_iter().map(group).collect())
+                ChartKind::Rows(groups.into_iter().map(group).collect())
             }
         };
         let title = match part {
@@ -69,7 +69,7 @@ impl Shown {
 }
 
 /// The median of a field, and the spread: from fields of their own, or from the field `spread`.
-fn value(name: &str, row: &Row) -> Option<Value> {
+fn value(name: &str, row: &Row) -> Option<PlotValue> {
     let median = row.get(name)?.as_f64()?;
     let field = |which: &str| row.get(&format!("{which}_{name}"))?.as_f64();
     let of_spread = || {
@@ -77,7 +77,7 @@ fn value(name: &str, row: &Row) -> Option<Value> {
         Some((both.get(0)?.as_f64()?, both.get(1)?.as_f64()?))
     };
     let spread = field("min").zip(field("max")).or_else(of_spread);
-    Some(Value { median, spread })
+    Some(PlotValue { median, spread })
 }
 
 fn class_of(row: &Row) -> &'static str {

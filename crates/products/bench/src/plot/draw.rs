@@ -1,12 +1,12 @@
-//! A chart as SVG. Colours are classes of the style sheet, so that they follow the reader's choice of
-//! light or dark. What a colour says is also said in words, and by the form of a mark.
+//! Draws a chart as SVG. Colours are classes of the style sheet, so that they follow the reader's choice of light
+//! or dark. A colour is never the only sign: words and the form of a mark say the same.
 
 use maud::{Markup, PreEscaped, html};
 
 use super::scale::Scale;
-use super::{Bar, Chart, Curve, Group, Kind, STYLE, Value};
+use super::{Bar, Chart, ChartKind, Curve, Group, PlotValue, STYLE};
 use crate::numbers::{short, size_name};
-use crate::table::Better;
+use crate::table::BetterWhen;
 
 /// Narrow enough to be read on a phone without being made much smaller.
 const WIDTH: f64 = 440.0;
@@ -67,21 +67,21 @@ pub(crate) fn document(charts: &[Chart], measured: &str) -> String {
 /// The unit, and which way is better.
 pub(crate) fn subtitle(chart: &Chart) -> String {
     match chart.better {
-        Better::Higher => format!("{}; higher is better", chart.unit),
-        Better::Lower => format!("{}; lower is better", chart.unit),
-        Better::Neither => chart.unit.to_owned(),
+        BetterWhen::Higher => format!("{}; higher is better", chart.unit),
+        BetterWhen::Lower => format!("{}; lower is better", chart.unit),
+        BetterWhen::Neither => chart.unit.to_owned(),
     }
 }
 
 fn draw(chart: &Chart) -> Drawn {
     match &chart.kind {
-        Kind::Rows(groups) => rows(groups, chart.unit),
-        Kind::Curves { x, curves } => over(x, curves, chart.unit),
+        ChartKind::Rows(groups) => rows(groups, chart.unit),
+        ChartKind::Curves { x, curves } => over(x, curves, chart.unit),
     }
 }
 
 /// A value as text: the median, and the spread where there is one.
-fn said(value: Value) -> String {
+fn said(value: PlotValue) -> String {
     match value.spread {
         Some((low, high)) => format!("({}–{})", short(low), short(high)),
         None => String::new(),
@@ -160,7 +160,7 @@ fn row(bar: &Bar, x: &Scale, unit: &str) -> Drawn {
 /// From the lowest to the highest round, with ends that stick out by so much each way.
 fn whisker(
     class: &str,
-    value: Value,
+    value: PlotValue,
     at: impl Fn(f64) -> (f64, f64),
     wide: f64,
     high: f64,
@@ -227,7 +227,7 @@ fn over(x_title: &str, curves: &[Curve], unit: &str) -> Drawn {
 
 /// A curve, and its line in the legend; `nth`: of its engine.
 fn one_curve(curve: &Curve, nth: usize, legend: f64, x: &Scale, y: &Scale, unit: &str) -> Markup {
-    let places: Vec<(f64, f64, Value, f64)> =
+    let places: Vec<(f64, f64, PlotValue, f64)> =
         curve.points.iter().map(|(at, v)| (x.at(*at), y.at(v.median), *v, *at)).collect();
     let line: Vec<String> =
         places.iter().map(|(x, y, ..)| format!("{},{}", place(*x), place(*y))).collect();
@@ -274,7 +274,7 @@ fn place(at: f64) -> String {
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
-/// In lines of at most so many letters, unless a word is longer; a list that is too long for a line is
+/// The text in lines of at most `letters` letters, unless a word is longer; a list that is too long for a line is
 /// one word for each of its parts.
 fn wrapped(text: &str, letters: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();

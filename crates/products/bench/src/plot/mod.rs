@@ -8,24 +8,24 @@ mod charts;
 mod draw;
 mod scale;
 
-use crate::table::Better;
+use crate::table::BetterWhen;
 pub(crate) use charts::charts;
 pub(crate) use draw::{document, inline, subtitle};
 
 /// The colours of the plots, in the light and in the dark.
 pub(crate) const STYLE: &str = include_str!("plot.css");
 
-/// One measured quantity, of all engines.
+/// A chart: one measured quantity of all engines.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Chart {
     pub(crate) title: String,
     pub(crate) unit: &'static str,
-    pub(crate) better: Better,
-    pub(crate) kind: Kind,
+    pub(crate) better: BetterWhen,
+    pub(crate) kind: ChartKind,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum ChartKind {
     /// A line for each value, in groups whose values are comparable.
     Rows(Vec<Group>),
     /// Over another quantity.
@@ -43,7 +43,7 @@ pub(crate) struct Group {
 pub(crate) struct Bar {
     pub(crate) label: String,
     pub(crate) class: &'static str,
-    pub(crate) value: Value,
+    pub(crate) value: PlotValue,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -51,17 +51,17 @@ pub(crate) struct Curve {
     pub(crate) label: String,
     pub(crate) class: &'static str,
     /// By the other quantity.
-    pub(crate) points: Vec<(f64, Value)>,
+    pub(crate) points: Vec<(f64, PlotValue)>,
 }
 
 /// The median, and the lowest and highest round where several were measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Value {
+pub(crate) struct PlotValue {
     pub(crate) median: f64,
     pub(crate) spread: Option<(f64, f64)>,
 }
 
-impl Value {
+impl PlotValue {
     /// The values that have a place in a plot.
     fn all(self) -> impl Iterator<Item = f64> {
         let (low, high) = self.spread.unwrap_or((self.median, self.median));
@@ -69,7 +69,7 @@ impl Value {
     }
 }
 
-/// Whose a value is, for its colour: the class of an engine in [`STYLE`].
+/// The class of an engine in [`STYLE`], which gives a value its colour.
 fn class(engine: &str) -> &'static str {
     match engine {
         "pagewire" => "e-ours",

@@ -1,4 +1,4 @@
-//! From values to places, and the numbers that stand at an axis.
+//! [`Scale`]: an axis, which has a place for each value, and the numbers that stand at it.
 
 /// From this ratio of the largest to the smallest value on, a scale goes by powers.
 const BY_POWERS: f64 = 25.0;
@@ -52,7 +52,7 @@ impl Scale {
             .filter(|value| value.is_finite())
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
         let by_powers = low > 0.0;
-        // Of nothing, or of one value.
+        // There is no value, or only one.
         let (low, high) = if low < high { (low, high) } else { (0.5, 2.0) };
         Self { by_powers, low, high, from, to }
     }

@@ -1,3 +1,5 @@
+//! Tests of plots, from rows to SVG.
+
 use serde_json::json;
 
 use super::*;
@@ -16,8 +18,8 @@ fn row(value: serde_json::Value) -> Row {
 
 fn bars(chart: &Chart) -> Vec<&Bar> {
     match &chart.kind {
-        Kind::Rows(groups) => groups.iter().flat_map(|group| &group.bars).collect(),
-        Kind::Curves { .. } => Vec::new(),
+        ChartKind::Rows(groups) => groups.iter().flat_map(|group| &group.bars).collect(),
+        ChartKind::Curves { .. } => Vec::new(),
     }
 }
 
@@ -37,7 +39,7 @@ fn engines_stand_beside_each_other_in_groups_that_are_comparable() {
         stream("kernel", "none", 10.0),
     ];
     let all = charts("stream", &rows);
-    let Kind::Rows(groups) = &all[0].kind else { panic!("rows") };
+    let ChartKind::Rows(groups) = &all[0].kind else { panic!("rows") };
     let titles: Vec<&str> = groups.iter().map(|group| &*group.title).collect();
     assert_eq!(titles, ["reader: none", "reader: sum"]);
     let classes: Vec<&str> = groups[0].bars.iter().map(|bar| bar.class).collect();

@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::machine::{Machine, Sides, pin};
 use crate::meter::{Round, Spread};
 use crate::progress::Progress;
-use crate::table::{Field, InTurns, Line, Measurement, Results, in_turns, records, some};
+use crate::table::{Field, InTurns, Measurement, ResultLine, Results, in_turns, records, some};
 
 /// Small frames into the stack through a port, beside writes to a kernel's tap
 ///
@@ -78,7 +78,7 @@ const SINK: u16 = 9;
 
 impl Options for PortOptions {
     fn plan(&self) -> Plan {
-        Plan::of::<Bench>(false, self.common.stats)
+        Plan::of::<PortBench>(false, self.common.stats)
     }
 
     fn notes(&self) -> Vec<String> {
@@ -96,10 +96,10 @@ impl Options for PortOptions {
         }
         let cases = self.frame.iter().flat_map(|&frame| {
             let paths = paths.iter();
-            paths.map(move |&path| Case { path, frame })
+            paths.map(move |&path| PortCase { path, frame })
         });
         let (frames, stats) = (self.frames, self.common.stats);
-        let bench = Bench { frames, cpu: Sides::choose().left, stats };
+        let bench = PortBench { frames, cpu: Sides::choose().left, stats };
         let lines = in_turns(&bench, cases, self.common.rounds, progress)?;
         let heading = format!(
             "{}; {} rounds of {frames} frames each, medians; frames per second of one core",
@@ -117,19 +117,19 @@ fn is_root() -> bool {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Case {
+struct PortCase {
     path: PortPath,
     /// Bytes of a frame.
     frame: u32,
 }
 
-struct Bench {
+struct PortBench {
     frames: u64,
     cpu: Option<usize>,
     stats: bool,
 }
 
-impl Bench {
+impl PortBench {
     /// Million frames per second.
     fn rates(&self, rounds: &[Round]) -> Spread {
         let rate = |round: &Round| self.frames as f64 / round.time.as_secs_f64().max(1e-9) / 1e6;
@@ -137,10 +137,10 @@ impl Bench {
     }
 }
 
-type F = Field<Bench>;
+type F = Field<PortBench>;
 
-impl Measurement for Bench {
-    type Case = Case;
+impl Measurement for PortBench {
+    type Case = PortCase;
     type Sample = Round;
 
     const NAME: &'static str = "port";
@@ -163,27 +163,27 @@ impl Measurement for Bench {
             .higher("Ratio to the kernel's tap", "times"),
     ];
 
-    fn engine(&self, case: &Case) -> (String, &'static str) {
+    fn engine(&self, case: &PortCase) -> (String, &'static str) {
         match case.path {
             PortPath::KernelTap => ("kernel".to_owned(), "tap"),
             _ => ("pagewire".to_owned(), "vhost-user"),
         }
     }
 
-    fn round(&self, _: &Case, round: &Round) -> Round {
+    fn round(&self, _: &PortCase, round: &Round) -> Round {
         *round
     }
 }
 
 /// The rate beside that of another path.
-fn ratio(of: &Line<'_, Bench>, path: PortPath) -> Option<serde_json::Value> {
-    let other = Case { path, ..*of.case };
+fn ratio(of: &ResultLine<'_, PortBench>, path: PortPath) -> Option<serde_json::Value> {
+    let other = PortCase { path, ..*of.case };
     let ratio = || of.ratio_to(&other, |rounds| of.bench.rates(rounds).median);
     if other == *of.case { None } else { ratio() }
 }
 
-impl InTurns for Bench {
-    fn sample(&self, &Case { path, frame }: &Case, _: u16) -> Result<Round, Failure> {
+impl InTurns for PortBench {
+    fn sample(&self, &PortCase { path, frame }: &PortCase, _: u16) -> Result<Round, Failure> {
         pin(self.cpu);
         let time = match path {
             PortPath::KernelTap => tap::round(frame as usize, self.frames),

@@ -1,4 +1,4 @@
-//! Frames from a guest's ring through a port into a stack.
+//! A round of `bench port` by our port: frames go from a guest's ring through it into a stack.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -45,7 +45,7 @@ pub(super) fn round(
         sent += batch;
         let started = thread_time();
         for _ in 0..batch.div_ceil(BURST as u64) {
-            // One time for a burst, as in a driver.
+            // The time is read once for a burst, as in a driver.
             let now = Instant::from_nanos(sent * 100);
             let received = device.receive(now, &mut line, BURST, stack.ledger_mut());
             received?;

@@ -1,4 +1,4 @@
-//! Frames written to a tap of the kernel.
+//! A round of `bench port` by the kernel: frames are written to a tap.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::failure::{Because, Failure};
 use crate::namespace::{address, enter_new, ip};
 use crate::sys::{open_tap, thread_time};
 
-/// What failed, if something did.
+/// Name of the tap in error texts.
 const TAP: &str = "a tap of the kernel";
 
 const NAME: &str = "pwport";

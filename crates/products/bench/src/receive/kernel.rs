@@ -1,4 +1,4 @@
-//! Kernel sockets receive: by `read`, and by `TCP_ZEROCOPY_RECEIVE`.
+//! A round of `bench receive` by kernel sockets: `read`, and `TCP_ZEROCOPY_RECEIVE`.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::time::Instant;
 use pagewire::memory::PAGE_SIZE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Bench, CHUNK, Counter, ReceiveMode, Taken, Tally};
+use super::{CHUNK, ReceiveBench, ReceiveMeter, ReceiveMode, ReceiveSample, Taken};
 use crate::failure::{Because, Failure};
 use crate::kernel::{
     Between, PATIENCE, SOCKET, accept, connect, join, send, send_zerocopy, set_zerocopy,
@@ -22,8 +22,12 @@ const MSS: i32 = 7 * PAGE_SIZE as i32 + 12;
 /// The MTU on which such segments travel: with IPv4's and TCP's headers.
 const MTU: u32 = MSS as u32 + 40;
 
-/// One round between two kernel sockets for each flow.
-pub(super) fn round(bench: &Bench, between: Between, mode: ReceiveMode) -> Result<Tally, Failure> {
+/// Measures a round between two kernel sockets for each flow.
+pub(super) fn round(
+    bench: &ReceiveBench,
+    between: Between,
+    mode: ReceiveMode,
+) -> Result<ReceiveSample, Failure> {
     let map = mode == ReceiveMode::Map;
     let between = match between {
         Between::Veth { mtu: None } if map => Between::Veth { mtu: Some(MTU) },
@@ -44,7 +48,7 @@ pub(super) fn round(bench: &Bench, between: Between, mode: ReceiveMode) -> Resul
         })
     };
     let ((), tally) = join(between, bench.sides, sending, receiving)?;
-    Ok(Tally { mtu, copied: tally.round.bytes - tally.mapped, ..tally })
+    Ok(ReceiveSample { mtu, copied: tally.round.bytes - tally.mapped, ..tally })
 }
 
 /// Sends so that data arrives in its own pages, which plain writes do not.
@@ -72,7 +76,11 @@ fn send_mappable(connection: &TcpStream, source: &Source) {
     }
 }
 
-fn receive(bench: &Bench, map: bool, listener: &TcpListener) -> Result<Tally, Failure> {
+fn receive(
+    bench: &ReceiveBench,
+    map: bool,
+    listener: &TcpListener,
+) -> Result<ReceiveSample, Failure> {
     if map {
         set_socket_option(listener, libc::IPPROTO_TCP, libc::TCP_MAXSEG, MSS).because(SOCKET)?;
     }
@@ -84,7 +92,7 @@ fn receive(bench: &Bench, map: bool, listener: &TcpListener) -> Result<Tally, Fa
         flows.push((socket, window.because(SOCKET)?));
     }
     let mut buffer = vec![0; CHUNK];
-    let mut counter = Counter::new(bench.options.time.seconds);
+    let mut counter = ReceiveMeter::new(bench.options.time.seconds);
     let mut last = Instant::now();
     loop {
         let mut all = Taken::default();

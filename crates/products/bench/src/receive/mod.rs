@@ -89,26 +89,26 @@ const CHUNK: usize = 512 << 10;
 
 impl Options for ReceiveOptions {
     fn plan(&self) -> Plan {
-        Plan::of::<Bench>(self.link == Link::Tap, self.common.stats)
+        Plan::of::<ReceiveBench>(self.link == Link::Tap, self.common.stats)
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
         let [ours, kernel] = Engine::on(self.link, self.link_mtu.mtu);
         let (source, sides) = (Source::new(), Sides::choose());
-        let bench = Bench { source, sides, options: self.clone() };
+        let bench = ReceiveBench { source, sides, options: self.clone() };
         let wanted = |mode: ReceiveMode| self.mode.is_none_or(|only| only == mode);
-        let mut cases: Vec<Case> = Vec::new();
+        let mut cases: Vec<ReceiveCase> = Vec::new();
         for &mode in ReceiveMode::value_variants().iter().filter(|mode| wanted(**mode)) {
-            cases.push(Case { engine: ours, mode });
+            cases.push(ReceiveCase { engine: ours, mode });
         }
         // The kernel's receive by copy is always measured: all others are compared with it.
-        cases.push(Case { engine: kernel, mode: ReceiveMode::Copy });
+        cases.push(ReceiveCase { engine: kernel, mode: ReceiveMode::Copy });
         if wanted(ReceiveMode::Map) {
-            cases.push(Case { engine: kernel, mode: ReceiveMode::Map });
+            cases.push(ReceiveCase { engine: kernel, mode: ReceiveMode::Map });
         }
         let lines = in_turns(&bench, cases, self.common.rounds, progress)?;
         if !self.common.json {
-            for (Case { engine, mode }, tallies) in &lines {
+            for (ReceiveCase { engine, mode }, tallies) in &lines {
                 let (engine, link) = engine.names();
                 say(format_args!("{engine} {link}, {}:", name(*mode)));
                 tallies.iter().for_each(say);
@@ -122,22 +122,22 @@ impl Options for ReceiveOptions {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Case {
+struct ReceiveCase {
     engine: Engine,
     mode: ReceiveMode,
 }
 
-struct Bench {
+struct ReceiveBench {
     source: Source,
     sides: Sides,
     options: ReceiveOptions,
 }
 
-type F = Field<Bench>;
+type F = Field<ReceiveBench>;
 
-impl Measurement for Bench {
-    type Case = Case;
-    type Sample = Tally;
+impl Measurement for ReceiveBench {
+    type Case = ReceiveCase;
+    type Sample = ReceiveSample;
 
     const NAME: &'static str = "receive";
     const TITLE: &'static str = "CPU time of a receiver";
@@ -149,13 +149,13 @@ impl Measurement for Bench {
         F::value("flows", |of| some(of.bench.options.flows)).group("{} connection(s)"),
         F::value("reader", |of| some(name(of.bench.options.reader))),
         F::value("mtu", |of| of.samples.last().map(|tally| tally.mtu.into())),
-        F::spread("receiver_cpu_us_per_mib", 3, |of| of.spread(Tally::receiver_us_per_mib))
+        F::spread("receiver_cpu_us_per_mib", 3, |of| of.spread(ReceiveSample::receiver_us_per_mib))
             .lower("CPU time of the receiver", US_PER_MIB)
             .first(),
-        F::spread("system_cpu_us_per_mib", 3, |of| of.spread(Tally::system_us_per_mib))
+        F::spread("system_cpu_us_per_mib", 3, |of| of.spread(ReceiveSample::system_us_per_mib))
             .lower("CPU time of both stacks", US_PER_MIB)
             .first(),
-        F::spread("mapped_percent", 4, |of| of.spread(Tally::mapped_percent))
+        F::spread("mapped_percent", 4, |of| of.spread(ReceiveSample::mapped_percent))
             .higher("Received in mapped pages", "% of the bytes"),
         F::value("payload_bytes_copied", |of| {
             of.samples.iter().map(|tally| tally.copied).max().map(Into::into)
@@ -163,17 +163,21 @@ impl Measurement for Bench {
         .lower(COPIED, IN_A_ROUND),
     ];
 
-    fn engine(&self, case: &Case) -> (String, &'static str) {
+    fn engine(&self, case: &ReceiveCase) -> (String, &'static str) {
         case.engine.names()
     }
 
-    fn round(&self, _: &Case, tally: &Tally) -> Round {
+    fn round(&self, _: &ReceiveCase, tally: &ReceiveSample) -> Round {
         tally.round
     }
 }
 
-impl InTurns for Bench {
-    fn sample(&self, &Case { engine, mode }: &Case, _: u16) -> Result<Tally, Failure> {
+impl InTurns for ReceiveBench {
+    fn sample(
+        &self,
+        &ReceiveCase { engine, mode }: &ReceiveCase,
+        _: u16,
+    ) -> Result<ReceiveSample, Failure> {
         match engine {
             Engine::Kernel(between) => kernel::round(self, between, mode),
             Engine::Pair => ours::pair(self, mode),
@@ -182,9 +186,9 @@ impl InTurns for Bench {
     }
 }
 
-/// What one round came to.
+/// The result of a round.
 #[derive(Clone, Copy, Debug)]
-struct Tally {
+struct ReceiveSample {
     /// `receiver_cpu` includes the receiver's stack, its application, and the kernel's work for them.
     round: Round,
     /// Bytes that were seen in mapped pages.
@@ -200,7 +204,7 @@ struct Tally {
     mtu: u32,
 }
 
-impl Tally {
+impl ReceiveSample {
     fn receiver_us_per_mib(&self) -> f64 {
         us_per_mib(self.round.receiver_cpu, self.round.bytes)
     }
@@ -215,7 +219,7 @@ impl Tally {
 }
 
 /// The lines that users of the kernel's `tcp_mmap` know.
-impl std::fmt::Display for Tally {
+impl std::fmt::Display for ReceiveSample {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mib = self.round.bytes as f64 / f64::from(1 << 20);
         let percent = rounded(self.mapped_percent(), 4);
@@ -235,22 +239,22 @@ impl std::fmt::Display for Tally {
 }
 
 /// Counts what a receiver gets from the end of the warm-up to the end of the round.
-struct Counter {
+struct ReceiveMeter {
     meter: Meter,
-    /// What this thread, and what all of them, had used at the end of the warm-up.
+    /// The use of this thread, and of all threads, at the end of the warm-up.
     before: Option<(Usage, Usage)>,
     mapped: u64,
 }
 
-/// What a receiver took at once.
+/// The bytes that a receiver took at once.
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
     bytes: usize,
-    /// Of these, in mapped pages.
+    /// The part of `bytes` in mapped pages.
     mapped: usize,
 }
 
-impl Counter {
+impl ReceiveMeter {
     fn new(seconds: f64) -> Self {
         Self { meter: Meter::new(seconds), before: None, mapped: 0 }
     }
@@ -262,7 +266,7 @@ impl Counter {
 
     /// Counts what was taken; returns the result when the round is over. `receiving`: on a shared
     /// thread, the receiver's time since the warm-up, for its part of the thread's CPU time.
-    fn add(&mut self, taken: Taken, receiving: Option<Duration>) -> Option<Tally> {
+    fn add(&mut self, taken: Taken, receiving: Option<Duration>) -> Option<ReceiveSample> {
         let round = self.meter.count(taken.bytes);
         let Some((thread, everyone)) = self.before else {
             self.before = self.meter.is_running().then(|| (thread_usage(), process_usage()));
@@ -274,7 +278,7 @@ impl Counter {
         let all = thread.user + thread.system;
         let whole = round.time.as_secs_f64().max(1e-9);
         let part = receiving.map_or(1.0, |own| (own.as_secs_f64() / whole).min(1.0));
-        Some(Tally {
+        Some(ReceiveSample {
             round: Round { receiver_cpu: all.mul_f64(part), ..round },
             mapped: self.mapped,
             user: thread.user.mul_f64(part),
@@ -301,7 +305,7 @@ mod tests {
 
     #[test]
     fn the_readable_lines_are_those_of_the_source_document() {
-        let tally = Tally {
+        let tally = ReceiveSample {
             round: Round {
                 bytes: 32_768 << 20,
                 time: Duration::from_millis(8_018),

@@ -1,4 +1,4 @@
-//! A host receives: over the pair link from another host, over a tap from kernel sockets.
+//! A round of `bench receive` by a host: over the pair link from another host, over a tap from kernel sockets.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use pagewire::memory::{Frag, PAGE_SIZE};
 use pagewire::tcp::mtu_of_pages;
 use pagewire::{Host, HostBuilder, TcpStream};
 
-use super::{Bench, CHUNK, Counter, ReceiveMode, Taken, Tally};
+use super::{CHUNK, ReceiveBench, ReceiveMeter, ReceiveMode, ReceiveSample, Taken};
 use crate::failure::Failure;
 use crate::hosts::{
     self, Feed, LEFT, PORT, RIGHT, SEND_PIECE, accept, connect_many_in_turns, copied_by,
@@ -18,7 +18,7 @@ use crate::machine::{joined, pin};
 use crate::namespace::enter_with_tap;
 use crate::source::{Reader, SOURCE_LEN};
 
-impl Bench {
+impl ReceiveBench {
     /// A receiving host's settings.
     fn receiver(&self, builder: HostBuilder) -> HostBuilder {
         match self.options.payload_pages {
@@ -101,7 +101,7 @@ fn something(taken: Taken) -> Result<Option<Taken>, Failure> {
 }
 
 /// Sender, receiver and both stacks on one thread, in turns.
-pub(super) fn pair(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
+pub(super) fn pair(bench: &ReceiveBench, mode: ReceiveMode) -> Result<ReceiveSample, Failure> {
     pin(bench.sides.left);
     let (a, b, mtu) = hosts::pair(bench.mtu())?;
     let left = hosts::on(a, LEFT).manual().start()?;
@@ -112,7 +112,7 @@ pub(super) fn pair(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
     let start = |flow: usize| bench.source.region_frags(SEND_PIECE, flow * pieces / flows);
     let mut feeds: Vec<_> = (0..flows).map(|flow| Feed::new(start(flow))).collect();
     let mut taker = Taker::new(mode, bench.options.reader);
-    let mut counter = Counter::new(bench.options.time.seconds);
+    let mut counter = ReceiveMeter::new(bench.options.time.seconds);
     let mut receiving = Duration::ZERO;
     loop {
         for (feed, (sender, _)) in feeds.iter_mut().zip(&connections) {
@@ -134,13 +134,13 @@ pub(super) fn pair(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
             && let Some(tally) = counter.add(all, Some(receiving))
         {
             let copied = copied_by(&[&left, &right], bench.options.common.stats);
-            return Ok(Tally { copied, mtu, ..tally });
+            return Ok(ReceiveSample { copied, mtu, ..tally });
         }
     }
 }
 
 /// A stack on a tap, and kernel sockets on the tap's other side.
-pub(super) fn tap(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
+pub(super) fn tap(bench: &ReceiveBench, mode: ReceiveMode) -> Result<ReceiveSample, Failure> {
     pin(bench.sides.left);
     let (tap, mtu) = enter_with_tap(RIGHT, bench.mtu())?;
     // Without a driver thread: all work of our side is on this thread, and its clock counts it.
@@ -164,16 +164,16 @@ pub(super) fn tap(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
         }
         received
     })?;
-    Ok(Tally { copied: copied_by(&[&host], bench.options.common.stats), mtu, ..tally })
+    Ok(ReceiveSample { copied: copied_by(&[&host], bench.options.common.stats), mtu, ..tally })
 }
 
 /// Receives on all connections, on one thread that sleeps when nothing comes.
 fn receive(
-    bench: &Bench,
+    bench: &ReceiveBench,
     mode: ReceiveMode,
     host: &Host,
     mut accept: impl FnMut() -> Result<TcpStream, Failure>,
-) -> Result<Tally, Failure> {
+) -> Result<ReceiveSample, Failure> {
     let mut connections = Vec::new();
     for _ in 0..bench.options.flows {
         let connection = accept()?;
@@ -181,7 +181,7 @@ fn receive(
         connections.push(connection);
     }
     let mut taker = Taker::new(mode, bench.options.reader);
-    let mut counter = Counter::new(bench.options.time.seconds);
+    let mut counter = ReceiveMeter::new(bench.options.time.seconds);
     let mut last = Instant::now();
     let result = loop {
         let mut all = Taken::default();

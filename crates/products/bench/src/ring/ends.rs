@@ -93,9 +93,9 @@ pub(super) fn kernel_datagrams(
     Ok(())
 }
 
-/// What arrived after the warm-up.
+/// Counts of data that arrived after the warm-up.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counted {
+pub(super) struct RingCounts {
     /// Bytes by reference, and by copy.
     pub(super) zc: u64,
     pub(super) copied: u64,
@@ -108,7 +108,7 @@ pub(super) struct Counted {
 pub(super) struct Receiver {
     group: u16,
     meter: Meter,
-    pub(super) counted: Counted,
+    pub(super) counted: RingCounts,
     local: SocketAddr,
     /// The datagram socket, and where it answers from.
     socket: u64,
@@ -133,7 +133,7 @@ impl Receiver {
             local = at;
         }
         rings.flush();
-        let (meter, counted) = (Meter::new(seconds), Counted::default());
+        let (meter, counted) = (Meter::new(seconds), RingCounts::default());
         Ok(Self { group, meter, counted, local, socket: 0, answers: None })
     }
 

@@ -25,10 +25,10 @@ use crate::namespace::enter_with_tap;
 use crate::progress::Progress;
 use crate::source::{Mode, Source};
 use crate::table::{
-    COPIED, Field, IN_A_ROUND, InTurns, Line, Measurement, Results, US_PER_MIB, in_turns, records,
-    some,
+    COPIED, Field, IN_A_ROUND, InTurns, Measurement, ResultLine, Results, US_PER_MIB, in_turns,
+    records, some,
 };
-use ends::{Counted, ENTRIES, Receiver, Sender, kernel_datagrams};
+use ends::{ENTRIES, Receiver, RingCounts, Sender, kernel_datagrams};
 
 /// Receive through rings, by copy and by reference
 ///
@@ -85,7 +85,7 @@ const DATAGRAM_HEADERS: usize = 28;
 
 impl Options for RingOptions {
     fn plan(&self) -> Plan {
-        Plan::of::<Bench>(self.link == Link::Tap && !self.place, self.common.stats)
+        Plan::of::<RingBench>(self.link == Link::Tap && !self.place, self.common.stats)
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
@@ -95,7 +95,7 @@ impl Options for RingOptions {
             return Err(Failure::Usage(text.into()));
         }
         let (source, sides) = (Source::new(), Sides::choose());
-        let bench = Bench { options: self.clone(), source, sides };
+        let bench = RingBench { options: self.clone(), source, sides };
         let lines = in_turns(&bench, [Mode::Copy, Mode::Zerocopy], self.common.rounds, progress)?;
         let heading = self.common.heading(self.time.seconds, "");
         let records = records(&bench, &lines);
@@ -108,15 +108,15 @@ impl Options for RingOptions {
     }
 }
 
-struct Bench {
+struct RingBench {
     options: RingOptions,
     source: Source,
     sides: Sides,
 }
 
-struct Outcome {
+struct RingSample {
     round: Round,
-    counted: Counted,
+    counted: RingCounts,
     /// Payload bytes of each; 0: a stream.
     size: usize,
     mtu: u32,
@@ -125,11 +125,11 @@ struct Outcome {
     device: u64,
 }
 
-type F = Field<Bench>;
+type F = Field<RingBench>;
 
-impl Measurement for Bench {
+impl Measurement for RingBench {
     type Case = Mode;
-    type Sample = Outcome;
+    type Sample = RingSample;
 
     const NAME: &'static str = "ring";
     const TITLE: &'static str = "Receiving through rings";
@@ -166,17 +166,17 @@ impl Measurement for Bench {
         ("pagewire".to_owned(), if self.options.link == Link::Pair { "pair" } else { "tap" })
     }
 
-    fn round(&self, _: &Mode, outcome: &Outcome) -> Round {
+    fn round(&self, _: &Mode, outcome: &RingSample) -> Round {
         outcome.round
     }
 }
 
-fn is_udp(of: &Line<'_, Bench>) -> bool {
+fn is_udp(of: &ResultLine<'_, RingBench>) -> bool {
     of.bench.options.udp
 }
 
-impl InTurns for Bench {
-    fn sample(&self, mode: &Mode, _: u16) -> Result<Outcome, Failure> {
+impl InTurns for RingBench {
+    fn sample(&self, mode: &Mode, _: u16) -> Result<RingSample, Failure> {
         match self.options.link {
             Link::Pair => self.pair(*mode),
             Link::Tap => self.tap(*mode),
@@ -184,7 +184,7 @@ impl InTurns for Bench {
     }
 }
 
-impl Bench {
+impl RingBench {
     /// Where the bytes of a mode lie.
     fn memory(&self, mode: Mode) -> &'static str {
         match (mode, self.options.link, self.options.place) {
@@ -196,10 +196,10 @@ impl Bench {
     }
 
     /// The lines that users of the source document's program know.
-    fn show(&self, mode: Mode, outcomes: &[Outcome]) {
+    fn show(&self, mode: Mode, outcomes: &[RingSample]) {
         let by_rate = Spread::by(outcomes, |outcome| outcome.round.gbit_per_s());
         let Some(Spread { median, .. }) = by_rate else { return };
-        let Counted { zc, copied, datagrams, dropped } = median.counted;
+        let RingCounts { zc, copied, datagrams, dropped } = median.counted;
         let link = name(self.options.link);
         say(format!("{} over {link}, memory {}:", name(mode), self.memory(mode)));
         say(format!(" copy bytes: {copied}"));
@@ -244,12 +244,12 @@ impl Bench {
     fn memory_of(&self, name: &str) -> Result<QueueConfig, Failure> {
         let bytes = (self.options.region as usize) << 20;
         let region = Region::memfd(name, bytes)?;
-        // All that is delivered fits: the host leaves at most half of it in there.
+        // Every delivery fits: the host leaves at most half of the region in the ring.
         Ok(QueueConfig { fill_entries: 2 * ENTRIES, ..QueueConfig::new(region) })
     }
 
     /// Sender, receiver and both stacks, in turns.
-    fn pair(&self, mode: Mode) -> Result<Outcome, Failure> {
+    fn pair(&self, mode: Mode) -> Result<RingSample, Failure> {
         pin(self.sides.left);
         let (a, b, mtu) = hosts::pair(self.options.link_mtu.mtu)?;
         let left = hosts::on(a, LEFT).manual().start()?;
@@ -273,7 +273,7 @@ impl Bench {
     }
 
     /// A kernel socket sends; the receiver sleeps on its rings.
-    fn tap(&self, mode: Mode) -> Result<Outcome, Failure> {
+    fn tap(&self, mode: Mode) -> Result<RingSample, Failure> {
         pin(self.sides.left);
         let (tap, mtu) = enter_with_tap(RIGHT, self.options.link_mtu.mtu)?;
         let host = hosts::on(tap, LEFT).start()?;
@@ -314,8 +314,8 @@ impl Bench {
     }
 }
 
-fn outcome(receiver: &Receiver, round: Round, size: usize, mtu: u32, host: &Host) -> Outcome {
+fn outcome(receiver: &Receiver, round: Round, size: usize, mtu: u32, host: &Host) -> RingSample {
     let ledger = host.stats().ledger;
     let device = ledger.get(pagewire::memory::CopyReason::DeviceRx);
-    Outcome { round, counted: receiver.counted, size, mtu, ours: ledger.ours(), device }
+    RingSample { round, counted: receiver.counted, size, mtu, ours: ledger.ours(), device }
 }

@@ -1,4 +1,5 @@
-//! One round of one size in one mode, on each engine: the sides, and how time is divided.
+//! The engines of `bench send`: a round of one size in one mode on each, with its sides, and how time is divided
+//! between them.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream as KernelStream};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use pagewire::memory::Frag;
 use pagewire::{Completion, Host, HostBuilder, TcpStream};
 
-use super::{Case, SendOptions, Taking};
+use super::{SendCase, SendOptions, SendReceiver};
 use crate::failure::Failure;
 use crate::hosts::{self, LEFT, RECV_PIECE, RIGHT, connect_in_turns, patient, would_block};
 use crate::kernel::{self, Between, PATIENCE, PEER_MESSAGE};
@@ -29,9 +30,9 @@ const HELD: usize = 1 << 30;
 const COMPLETION_TIME: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
+pub(super) struct SendSample {
     pub(super) round: Round,
-    pub(super) sent: Sent,
+    pub(super) sent: SendCounts,
     /// CPU time for a mebibyte, in microseconds: of the sender, and of both sides.
     pub(super) sender: f64,
     pub(super) system: f64,
@@ -44,13 +45,13 @@ pub(super) struct Sample {
 
 /// Calls that queued something, and their completions.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sent {
+pub(super) struct SendCounts {
     pub(super) sends: u64,
     pub(super) completions: u64,
     pub(super) completed_copied: u64,
 }
 
-impl Sent {
+impl SendCounts {
     fn since(self, before: Self) -> Self {
         Self {
             sends: self.sends - before.sends,
@@ -70,21 +71,21 @@ impl Sent {
     }
 }
 
-pub(super) struct Engines {
+pub(super) struct SendBench {
     pub(super) source: Source,
     pub(super) sides: Sides,
     pub(super) options: SendOptions,
 }
 
-impl Engines {
+impl SendBench {
     /// Both stacks on one thread, in turns. The sender's time is that of its calls and its stack's
     /// turns: the timestamp counter around each side's part divides the thread's CPU time.
-    pub(super) fn pair(&self, case: Case) -> Result<Sample, Failure> {
+    pub(super) fn pair(&self, case: SendCase) -> Result<SendSample, Failure> {
         pin(self.sides.left);
         let set = |host: HostBuilder| host.manual().zerocopy_memory(HELD);
         let (left, right, mtu) = hosts::on_a_pair(self.options.link_mtu.mtu, set)?;
         let (stream, peer) = connect_in_turns(&left, &right)?;
-        let mut sides = InTurns {
+        let mut sides = SidesInTurns {
             sender: Sender::new(&self.source, &stream, case)?,
             receiver: Receiver::new(&peer, self.options.receiver),
             left: &left,
@@ -115,7 +116,7 @@ impl Engines {
         let mib = (bytes as f64 / f64::from(1 << 20)).max(1e-9);
         let us = us_per_mib(cpu, bytes);
         let running = cpu.as_secs_f64() / time.as_secs_f64().max(1e-9);
-        Ok(Sample {
+        Ok(SendSample {
             round: Round { bytes, time, receiver_cpu: Duration::ZERO },
             sent,
             sender: us * share(ours),
@@ -128,7 +129,7 @@ impl Engines {
 
     /// To a kernel socket on the other side of a tap. The sender's thread has all its stack's cost,
     /// and the kernel's work for the receiver during its system calls.
-    pub(super) fn tap(&self, case: Case) -> Result<Sample, Failure> {
+    pub(super) fn tap(&self, case: SendCase) -> Result<SendSample, Failure> {
         pin(self.sides.left);
         let (tap, mtu) = enter_with_tap(RIGHT, self.options.link_mtu.mtu)?;
         let host = hosts::on(tap, LEFT).manual().zerocopy_memory(HELD).start()?;
@@ -141,7 +142,7 @@ impl Engines {
             let stream = patient(host.connect_timeout(to, PATIENCE))?;
             let mut sender = Sender::new(&self.source, &stream, case)?;
             let copied = || host.stats().ledger.ours();
-            let (mut clock, mut copies) = (Clock::new(self.options.seconds), 0);
+            let (mut clock, mut copies) = (SendMeter::new(self.options.seconds), 0);
             while clock.done.is_none() {
                 sender.call()?;
                 sender.read_completions();
@@ -163,15 +164,19 @@ impl Engines {
         })
     }
 
-    pub(super) fn kernel(&self, between: Between, case: Case) -> Result<Sample, Failure> {
+    pub(super) fn kernel(&self, between: Between, case: SendCase) -> Result<SendSample, Failure> {
         let sending = |connection| self.kernel_send(connection, case);
         let (clock, round) = kernel::connected(between, self.sides, sending, kernel_receive)?;
         Ok(clock.sample(round, 0, between.mtu()))
     }
 
-    fn kernel_send(&self, mut connection: KernelStream, case: Case) -> Result<Clock, Failure> {
-        let mut clock = Clock::new(self.options.seconds);
-        let (mut bytes, mut sent) = (0, Sent::default());
+    fn kernel_send(
+        &self,
+        mut connection: KernelStream,
+        case: SendCase,
+    ) -> Result<SendMeter, Failure> {
+        let mut clock = SendMeter::new(self.options.seconds);
+        let (mut bytes, mut sent) = (0, SendCounts::default());
         if case.mode == Mode::Zerocopy {
             kernel::set_zerocopy(&connection)?;
         }
@@ -206,14 +211,14 @@ impl Engines {
 }
 
 /// Sender, receiver and both stacks on one thread.
-struct InTurns<'a> {
+struct SidesInTurns<'a> {
     left: &'a Host,
     right: &'a Host,
     sender: Sender<'a>,
     receiver: Receiver<'a>,
 }
 
-impl InTurns<'_> {
+impl SidesInTurns<'_> {
     /// Moves a batch from sender to receiver; returns the ticks that each took.
     fn turn(&mut self) -> Result<(u64, u64), Failure> {
         let begun = ticks();
@@ -242,20 +247,20 @@ struct Sender<'a> {
     stream: &'a TcpStream,
     source: &'a Source,
     whole: Frag,
-    case: Case,
+    case: SendCase,
     /// The rest of the piece that is being sent.
     rest: Range<usize>,
     bytes: u64,
-    sent: Sent,
+    sent: SendCounts,
 }
 
 impl<'a> Sender<'a> {
-    fn new(source: &'a Source, stream: &'a TcpStream, case: Case) -> Result<Self, Failure> {
+    fn new(source: &'a Source, stream: &'a TcpStream, case: SendCase) -> Result<Self, Failure> {
         // As the kernel's sockets beside it, and netperf's: with Nagle's algorithm.
         let set = stream.set_nodelay(false);
         set.and_then(|()| stream.set_zerocopy(case.mode == Mode::Zerocopy))?;
         let (whole, rest) = (source.frag(), 0..case.size);
-        Ok(Self { stream, source, whole, case, rest, bytes: 0, sent: Sent::default() })
+        Ok(Self { stream, source, whole, case, rest, bytes: 0, sent: SendCounts::default() })
     }
 
     fn call(&mut self) -> io::Result<usize> {
@@ -312,24 +317,24 @@ impl<'a> Sender<'a> {
 
 struct Receiver<'a> {
     stream: &'a TcpStream,
-    taking: Taking,
+    taking: SendReceiver,
     frags: Vec<Frag>,
     buffer: Vec<u8>,
     bytes: u64,
 }
 
 impl<'a> Receiver<'a> {
-    fn new(stream: &'a TcpStream, taking: Taking) -> Self {
+    fn new(stream: &'a TcpStream, taking: SendReceiver) -> Self {
         Self { stream, taking, frags: Vec::new(), buffer: vec![0; RECV_PIECE], bytes: 0 }
     }
 
-    /// All that is there.
+    /// Takes everything that is there.
     fn take(&mut self) -> Result<(), Failure> {
         let mut stream: &TcpStream = self.stream;
         loop {
             let taken = match self.taking {
-                Taking::Reference => stream.recv_into(RECV_PIECE, &mut self.frags),
-                Taking::Copy => stream.read(&mut self.buffer),
+                SendReceiver::Reference => stream.recv_into(RECV_PIECE, &mut self.frags),
+                SendReceiver::Copy => stream.read(&mut self.buffer),
             };
             self.frags.clear();
             match would_block(taken)? {
@@ -342,7 +347,11 @@ impl<'a> Receiver<'a> {
 }
 
 /// Sends all of `piece` with `MSG_ZEROCOPY`, and takes the completions that are there.
-fn kernel_send_zerocopy(socket: impl AsFd, mut piece: &[u8], sent: &mut Sent) -> io::Result<()> {
+fn kernel_send_zerocopy(
+    socket: impl AsFd,
+    mut piece: &[u8],
+    sent: &mut SendCounts,
+) -> io::Result<()> {
     while !piece.is_empty() {
         match kernel::send_zerocopy(&socket, piece) {
             Ok(n) => {
@@ -359,7 +368,7 @@ fn kernel_send_zerocopy(socket: impl AsFd, mut piece: &[u8], sent: &mut Sent) ->
     Ok(())
 }
 
-fn take_kernel_completions(socket: impl AsFd, sent: &mut Sent) -> io::Result<()> {
+fn take_kernel_completions(socket: impl AsFd, sent: &mut SendCounts) -> io::Result<()> {
     while let Some(done) = take_kernel_completion(&socket)? {
         sent.completions += u64::from(done.sends);
         sent.completed_copied += if done.copied { done.sends.into() } else { 0 };
@@ -387,22 +396,22 @@ fn kernel_receive(mut connection: KernelStream) -> Result<Round, Failure> {
 }
 
 /// Measures a sending thread between the end of the warm-up and the end of the round.
-struct Clock {
+struct SendMeter {
     warm_until: Instant,
     length: Duration,
-    begun: Option<(Instant, Duration, u64, Sent)>,
+    begun: Option<(Instant, Duration, u64, SendCounts)>,
     /// CPU time, bytes and calls of the round.
-    done: Option<(Duration, u64, Sent)>,
+    done: Option<(Duration, u64, SendCounts)>,
 }
 
-impl Clock {
+impl SendMeter {
     fn new(seconds: f64) -> Self {
         let (warm_until, length) = (Instant::now() + WARM_UP, Duration::from_secs_f64(seconds));
         Self { warm_until, length, begun: None, done: None }
     }
 
     /// Notes what was sent so far; whether the round has just begun or ended.
-    fn note(&mut self, bytes: u64, sent: Sent) -> bool {
+    fn note(&mut self, bytes: u64, sent: SendCounts) -> bool {
         let now = Instant::now();
         match self.begun {
             None if now < self.warm_until => false,
@@ -418,10 +427,10 @@ impl Clock {
         }
     }
 
-    fn sample(self, round: Round, copied: u64, mtu: u32) -> Sample {
+    fn sample(self, round: Round, copied: u64, mtu: u32) -> SendSample {
         let (cpu, bytes, sent) = self.done.unwrap_or_default();
         let sender = us_per_mib(cpu, bytes);
         let system = sender + us_per_mib(round.receiver_cpu, round.bytes);
-        Sample { round, sent, sender, system, ticks: None, copied, mtu }
+        SendSample { round, sent, sender, system, ticks: None, copied, mtu }
     }
 }

@@ -19,10 +19,10 @@ use crate::numbers::size_name;
 use crate::progress::Progress;
 use crate::source::{Mode, Source};
 use crate::table::{
-    COPIED, Field, IN_A_ROUND, InTurns, Line, Measurement, Results, Row, US_PER_MIB, in_turns,
-    records, some,
+    COPIED, Field, IN_A_ROUND, InTurns, Measurement, ResultLine, Results, Row, US_PER_MIB,
+    in_turns, records, some,
 };
-use engines::{Engines, Sample};
+use engines::{SendBench, SendSample};
 
 /// CPU time of a sender: by copy, and by reference with completions
 ///
@@ -46,8 +46,8 @@ pub(crate) struct SendOptions {
     size: Vec<u64>,
 
     /// How the receiver on the pair link takes the data, in both modes
-    #[arg(long, value_enum, default_value_t = Taking::Reference, value_name = "HOW")]
-    receiver: Taking,
+    #[arg(long, value_enum, default_value_t = SendReceiver::Reference, value_name = "HOW")]
+    receiver: SendReceiver,
 
     /// Seconds that a round of each size, mode and engine lasts
     #[arg(long, default_value_t = 0.5, value_parser = seconds, value_name = "S")]
@@ -69,7 +69,7 @@ Examples:
 
 /// How received data is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Taking {
+enum SendReceiver {
     /// As references, which are dropped
     Reference,
     /// Copied out, into one buffer
@@ -87,23 +87,23 @@ const SOURCE_DOCUMENT: [(usize, u32, u32); 5] = [
 
 impl Options for SendOptions {
     fn plan(&self) -> Plan {
-        Plan::of::<Engines>(self.link == Link::Tap, self.common.stats)
+        Plan::of::<SendBench>(self.link == Link::Tap, self.common.stats)
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
-        if self.link == Link::Tap && self.receiver == Taking::Copy {
+        if self.link == Link::Tap && self.receiver == SendReceiver::Copy {
             let text = "--receiver says how the pair link's receiver takes data; over a tap it is the kernel's";
             return Err(Failure::Usage(text.into()));
         }
         let engines = Engine::on(self.link, self.link_mtu.mtu);
         let (source, sides) = (Source::new(), Sides::choose());
-        let bench = Engines { source, sides, options: self.clone() };
+        let bench = SendBench { source, sides, options: self.clone() };
         // Copy and zero copy of an engine follow each other, so that they run under equal conditions.
         let mut cases = Vec::new();
         for &size in &self.size {
             for engine in engines {
                 let modes = [Mode::Copy, Mode::Zerocopy];
-                cases.extend(modes.map(|mode| Case { engine, mode, size: size as usize }));
+                cases.extend(modes.map(|mode| SendCase { engine, mode, size: size as usize }));
             }
         }
         let lines = in_turns(&bench, cases, self.common.rounds, progress)?;
@@ -120,17 +120,17 @@ impl Options for SendOptions {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Case {
+struct SendCase {
     engine: Engine,
     mode: Mode,
     size: usize,
 }
 
-type F = Field<Engines>;
+type F = Field<SendBench>;
 
-impl Measurement for Engines {
-    type Case = Case;
-    type Sample = Sample;
+impl Measurement for SendBench {
+    type Case = SendCase;
+    type Sample = SendSample;
 
     const NAME: &'static str = "send";
     const TITLE: &'static str = "CPU time of a sender";
@@ -175,11 +175,11 @@ impl Measurement for Engines {
         .lower(COPIED, IN_A_ROUND),
     ];
 
-    fn engine(&self, case: &Case) -> (String, &'static str) {
+    fn engine(&self, case: &SendCase) -> (String, &'static str) {
         case.engine.names()
     }
 
-    fn round(&self, _: &Case, sample: &Sample) -> Round {
+    fn round(&self, _: &SendCase, sample: &SendSample) -> Round {
         sample.round
     }
 
@@ -205,8 +205,8 @@ impl Measurement for Engines {
     }
 }
 
-impl InTurns for Engines {
-    fn sample(&self, &case: &Case, _: u16) -> Result<Sample, Failure> {
+impl InTurns for SendBench {
+    fn sample(&self, &case: &SendCase, _: u16) -> Result<SendSample, Failure> {
         match case.engine {
             Engine::Pair => self.pair(case),
             Engine::Tap => self.tap(case),
@@ -216,12 +216,12 @@ impl InTurns for Engines {
 }
 
 /// Zero copy in per cent of copy, in pairs of rounds.
-fn percent_of_copy(of: &Line<'_, Engines>, part: fn(&Sample) -> f64) -> Option<Spread> {
-    let Case { engine, mode, size } = *of.case;
-    let is_copy = |c: &Case| c.engine == engine && c.size == size && c.mode == Mode::Copy;
+fn percent_of_copy(of: &ResultLine<'_, SendBench>, part: fn(&SendSample) -> f64) -> Option<Spread> {
+    let SendCase { engine, mode, size } = *of.case;
+    let is_copy = |c: &SendCase| c.engine == engine && c.size == size && c.mode == Mode::Copy;
     let (_, copies) = of.all.iter().find(|(case, _)| is_copy(case))?;
     let pairs = of.samples.iter().zip(copies);
-    let percent = |(zc, copy): (&Sample, &Sample)| 100.0 * part(zc) / part(copy).max(1e-9);
+    let percent = |(zc, copy): (&SendSample, &SendSample)| 100.0 * part(zc) / part(copy).max(1e-9);
     (mode == Mode::Zerocopy).then(|| Spread::of(pairs.map(percent)))
 }
 

@@ -17,7 +17,7 @@ use crate::machine::{Machine, number_in};
 use crate::meter::Spread;
 use crate::numbers::rounded;
 use crate::progress::Progress;
-use crate::table::{Field, Line, Measured, Measurement, Record, Results, records, some};
+use crate::table::{Field, Measured, Measurement, Record, ResultLine, Results, records, some};
 
 use scenarios::Figures;
 
@@ -79,7 +79,7 @@ Examples:
       a thousand hosts that only wait for timers
   pagewire bench sim --hosts 1000 --connections 10000 --seconds 1 --rounds 1 --json";
 
-/// What the programs do.
+/// The work of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Scenario {
     /// 1 KB there and back on each connection, again and again
@@ -105,7 +105,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Options for SimOptions {
     fn plan(&self) -> Plan {
-        Plan::of::<Bench>(false, self.here)
+        Plan::of::<SimBench>(false, self.here)
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
@@ -117,12 +117,12 @@ impl Options for SimOptions {
             Some(engine) => std::slice::from_ref(engine),
             None => Simulator::value_variants(),
         };
-        let mut lines: Vec<Measured<Bench>> =
+        let mut lines: Vec<Measured<SimBench>> =
             engines.iter().map(|engine| (*engine, Vec::new())).collect();
         progress.begin(usize::from(self.rounds) * engines.len());
         for number in 1..=self.rounds {
             for (engine, rounds) in &mut lines {
-                // One that was given up will be again.
+                // An engine that was given up once would be given up again.
                 progress.round(number, self.rounds, &name(*engine));
                 if rounds.last().is_none_or(Option::is_some) {
                     rounds.push(round(*engine, self)?);
@@ -134,16 +134,16 @@ impl Options for SimOptions {
         let heading = format!("{}; {} rounds, medians", Machine::describe(), self.rounds);
         let columns = "engine scenario hosts connections simulated_s_per_s messages_per_s \
             events_per_s rss_bytes wall_s result";
-        let records = records(&Bench(self.clone()), &lines);
+        let records = records(&SimBench(self.clone()), &lines);
         Ok(Results::print(records, self.json, heading, columns))
     }
 }
 
-struct Bench(SimOptions);
+struct SimBench(SimOptions);
 
-type F = Field<Bench>;
+type F = Field<SimBench>;
 
-impl Measurement for Bench {
+impl Measurement for SimBench {
     type Case = Simulator;
     /// The figures of [`here`]; nothing: the round was given up.
     type Sample = Option<Value>;
@@ -205,7 +205,7 @@ fn per_second(round: &Value, name: &str) -> f64 {
     number(round, name) / wall(round).max(1e-9)
 }
 
-impl Line<'_, Bench> {
+impl ResultLine<'_, SimBench> {
     /// The median round, and all of them; none where one was given up.
     fn done(&self) -> (Option<&Value>, Vec<&Value>) {
         let all: Option<Vec<&Value>> = self.samples.iter().map(Option::as_ref).collect();
@@ -244,7 +244,7 @@ fn here(engine: Simulator, options: &SimOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One round in a process of its own; `None`: it was given up.
+/// Runs a round in a process of its own; `None`: it was given up.
 fn round(engine: Simulator, options: &SimOptions) -> Result<Option<Value>, Failure> {
     let program = std::env::current_exe().because("our program's file")?;
     let mut child = Command::new(program)

@@ -1,4 +1,4 @@
-//! What the programs of `bench sim` do, for every simulator: its network has the names of tokio's.
+//! The programs of `bench sim`, the same for every simulator, whose network has the names of tokio's.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,14 +13,14 @@ const MESSAGE: usize = 1024;
 const BULK: usize = 1 << 20;
 const TICK: Duration = Duration::from_millis(100);
 
-/// What a run did.
+/// The figures of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figures {
     pub(crate) wall: Duration,
     pub(crate) simulated: Duration,
     /// Messages that applications received, of 1 KB each; ticks of timers in `idle`.
     pub(crate) messages: u64,
-    /// What the network delivered to hosts: packets here, reads of segments with turmoil.
+    /// Deliveries of the network to hosts: packets here, reads of segments with turmoil.
     pub(crate) events: u64,
     /// The hash over the run, if there is one.
     pub(crate) digest: Option<pagewire_simulation::Digest>,
@@ -28,12 +28,12 @@ pub(crate) struct Figures {
 
 /// Counts of the programs.
 #[derive(Debug, Default)]
-struct Tally {
+struct SimCounts {
     messages: Cell<u64>,
     reads: Cell<u64>,
 }
 
-impl Tally {
+impl SimCounts {
     fn message(&self) {
         self.messages.set(self.messages.get() + 1);
     }
@@ -54,7 +54,7 @@ macro_rules! programs {
             type Done<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
             /// Adds all hosts and clients.
-            pub(super) fn add(sim: &mut $sim, options: &SimOptions, tally: &Rc<Tally>) {
+            pub(super) fn add(sim: &mut $sim, options: &SimOptions, tally: &Rc<SimCounts>) {
                 let servers = (options.hosts / 11).max(1);
                 let clients = options.hosts - servers;
                 let scenario = options.scenario;
@@ -72,7 +72,7 @@ macro_rules! programs {
                 }
             }
 
-            async fn serve(scenario: Scenario, tally: Rc<Tally>) -> Done {
+            async fn serve(scenario: Scenario, tally: Rc<SimCounts>) -> Done {
                 if scenario == Scenario::Idle {
                     return tick(Duration::MAX, tally).await;
                 }
@@ -83,7 +83,7 @@ macro_rules! programs {
                 }
             }
 
-            async fn answer(mut stream: net::TcpStream, scenario: Scenario, tally: Rc<Tally>) {
+            async fn answer(mut stream: net::TcpStream, scenario: Scenario, tally: Rc<SimCounts>) {
                 let mut buffer = vec![0; 16 * MESSAGE];
                 let mut bytes = 0;
                 while let Ok(n @ 1..) = stream.read(&mut buffer).await {
@@ -96,7 +96,7 @@ macro_rules! programs {
                         return;
                     }
                 }
-                // All has arrived.
+                // The stream has ended: everything has arrived.
                 let _ = stream.write_all(b".").await;
             }
 
@@ -104,7 +104,7 @@ macro_rules! programs {
                 scenario: Scenario,
                 to: Vec<String>,
                 time: Duration,
-                tally: Rc<Tally>,
+                tally: Rc<SimCounts>,
             ) -> Done {
                 if scenario == Scenario::Idle {
                     return tick(time, tally).await;
@@ -130,7 +130,7 @@ macro_rules! programs {
             async fn ask(
                 mut stream: net::TcpStream,
                 time: Duration,
-                tally: Rc<Tally>,
+                tally: Rc<SimCounts>,
             ) -> std::io::Result<()> {
                 let start = tokio::time::Instant::now();
                 let (message, mut answer) = (vec![7; MESSAGE], vec![0; MESSAGE]);
@@ -152,7 +152,7 @@ macro_rules! programs {
                 stream.read_exact(&mut [0]).await.map(|_| ())
             }
 
-            async fn tick(time: Duration, tally: Rc<Tally>) -> Done {
+            async fn tick(time: Duration, tally: Rc<SimCounts>) -> Done {
                 let start = tokio::time::Instant::now();
                 while start.elapsed() < time {
                     tokio::time::sleep(TICK).await;
@@ -176,7 +176,7 @@ pub(crate) fn pagewire(options: &SimOptions) -> Result<Figures, Failure> {
     let link = pagewire_simulation::Link::new().latency(latency);
     let builder = pagewire_simulation::Sim::builder().seed(options.seed).link(link).limit(LIMIT);
     let mut sim = builder.leaks(pagewire_simulation::Leaks::Ignore).build();
-    let tally = Rc::new(Tally::default());
+    let tally = Rc::new(SimCounts::default());
     ours::add(&mut sim, options, &tally);
     let start = Instant::now();
     let report = sim.run()?;
@@ -200,7 +200,7 @@ pub(crate) fn turmoil(options: &SimOptions) -> Result<Figures, Failure> {
         // A receiver whose queue is full ends the run.
         .tcp_capacity(1 << 16)
         .build();
-    let tally = Rc::new(Tally::default());
+    let tally = Rc::new(SimCounts::default());
     theirs::add(&mut sim, options, &tally);
     let start = Instant::now();
     sim.run().map_err(|error| Failure::because("turmoil", error))?;

@@ -1,4 +1,5 @@
-//! To and from a virtual machine, which connects once for each round; no kernel is beside it.
+//! `bench stream --link vhost-user`: to and from a virtual machine, which connects once for each round. No kernel
+//! is measured beside it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::path::Path;
 use pagewire::device::{Dhcp, DhcpConfig, VhostUser};
 use pagewire::{Device, Host, TcpListener};
 
-use super::{Bench, Outcome, StreamOptions, receive};
+use super::{StreamBench, StreamOptions, StreamSample, receive};
 use crate::args::Direction;
 use crate::failure::Failure;
 use crate::hosts::{self, LEFT, PORT, SEND_PIECE};
@@ -48,17 +49,17 @@ impl Guest {
 
     pub(super) fn round(
         &self,
-        bench: &Bench,
+        bench: &StreamBench,
         direction: Direction,
         reader: Reader,
-    ) -> Result<Outcome, Failure> {
+    ) -> Result<StreamSample, Failure> {
         let before = self.host.stats().ledger.ours();
         let round = match direction {
             Direction::Receive => from_guest(&self.receiving, reader, bench.options.time.seconds)?,
             Direction::Send => to_guest(&self.sending, &bench.source, bench.options.time.seconds)?,
         };
-        let Outcome { round, copied, mtu } = bench.finish(round, self.mtu, &[&self.host]);
-        Ok(Outcome { round, copied: copied - before, mtu })
+        let StreamSample { round, copied, mtu } = bench.finish(round, self.mtu, &[&self.host]);
+        Ok(StreamSample { round, copied: copied - before, mtu })
     }
 }
 

@@ -89,7 +89,7 @@ enum StreamLink {
 
 impl Options for StreamOptions {
     fn plan(&self) -> Plan {
-        Plan::of::<Bench>(self.link == StreamLink::Tap, self.common.stats)
+        Plan::of::<StreamBench>(self.link == StreamLink::Tap, self.common.stats)
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
@@ -100,7 +100,7 @@ impl Options for StreamOptions {
         };
         let guest = self.socket.as_deref().map(|path| Guest::plugged(self, path)).transpose()?;
         let (source, sides, options) = (Source::new(), Sides::choose(), self.clone());
-        let mut bench = Bench { source, sides, options, kernel, message: 0, guest };
+        let mut bench = StreamBench { source, sides, options, kernel, message: 0, guest };
         if bench.guest.is_none() {
             progress.prepare("the kernel's best message size");
             let none = Reader::None;
@@ -141,48 +141,55 @@ impl StreamOptions {
         Err(Failure::Usage(text.into()))
     }
 
-    fn cases(&self) -> Vec<Case> {
-        let both = |way: Way| [Reader::None, Reader::Sum].map(|reader| Case { way, reader });
+    fn cases(&self) -> Vec<StreamCase> {
+        let both =
+            |way: StreamEnds| [Reader::None, Reader::Sum].map(|reader| StreamCase { way, reader });
         let wanted = |d: &Direction| self.direction.is_none_or(|only| only == *d);
-        let mut all: Vec<Case> = Vec::new();
+        let mut all: Vec<StreamCase> = Vec::new();
         match self.link {
             StreamLink::Pair => {
                 for threads in [1, 2] {
-                    all.extend(both(Way::Pair { threads }));
+                    all.extend(both(StreamEnds::Pair { threads }));
                     if self.via_proxy {
-                        all.extend(both(Way::PairViaProxy { threads }));
+                        all.extend(both(StreamEnds::PairViaProxy { threads }));
                     }
                 }
             }
             StreamLink::Tap => {
                 if wanted(&Direction::Send) {
-                    all.push(Case { way: Way::Tap(Direction::Send), reader: Reader::None });
+                    all.push(StreamCase {
+                        way: StreamEnds::Tap(Direction::Send),
+                        reader: Reader::None,
+                    });
                 }
                 if wanted(&Direction::Receive) {
-                    all.extend(both(Way::Tap(Direction::Receive)));
+                    all.extend(both(StreamEnds::Tap(Direction::Receive)));
                 }
                 if self.via_proxy {
-                    all.extend(both(Way::TapViaProxy));
+                    all.extend(both(StreamEnds::TapViaProxy));
                 }
             }
             StreamLink::VhostUser => {
                 if wanted(&Direction::Receive) {
-                    all.extend(both(Way::Guest(Direction::Receive)));
+                    all.extend(both(StreamEnds::Guest(Direction::Receive)));
                 }
                 if wanted(&Direction::Send) {
-                    all.push(Case { way: Way::Guest(Direction::Send), reader: Reader::None });
+                    all.push(StreamCase {
+                        way: StreamEnds::Guest(Direction::Send),
+                        reader: Reader::None,
+                    });
                 }
                 return all;
             }
         }
-        all.extend(both(Way::Kernel));
+        all.extend(both(StreamEnds::Kernel));
         all
     }
 }
 
 /// From where the bytes come, and to where they go.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum StreamEnds {
     Kernel,
     Pair { threads: usize },
     Tap(Direction),
@@ -192,19 +199,19 @@ enum Way {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Case {
-    way: Way,
+struct StreamCase {
+    way: StreamEnds,
     reader: Reader,
 }
 
-struct Outcome {
+struct StreamSample {
     round: Round,
     /// Payload bytes that our stacks copied.
     copied: u64,
     mtu: u32,
 }
 
-struct Bench {
+struct StreamBench {
     source: Source,
     sides: Sides,
     options: StreamOptions,
@@ -214,11 +221,11 @@ struct Bench {
     guest: Option<Guest>,
 }
 
-type F = Field<Bench>;
+type F = Field<StreamBench>;
 
-impl Measurement for Bench {
-    type Case = Case;
-    type Sample = Outcome;
+impl Measurement for StreamBench {
+    type Case = StreamCase;
+    type Sample = StreamSample;
 
     const NAME: &'static str = "stream";
     const TITLE: &'static str = "Bulk rate of one connection";
@@ -227,38 +234,42 @@ impl Measurement for Bench {
         byte; one that reads nothing shows the stacks' work alone.";
     const FIELDS: &'static [Field<Self>] = &[
         F::value("direction", |of| match of.case.way {
-            Way::Tap(direction) | Way::Guest(direction) => some(name(direction)),
+            StreamEnds::Tap(direction) | StreamEnds::Guest(direction) => some(name(direction)),
             _ => some("send"),
         })
         .part("{}"),
         F::value("peer", |of| match of.case.way {
-            Way::Pair { .. } | Way::PairViaProxy { .. } => some("pagewire"),
-            Way::Guest(_) => some("guest"),
-            Way::Kernel | Way::Tap(_) | Way::TapViaProxy => some("kernel"),
+            StreamEnds::Pair { .. } | StreamEnds::PairViaProxy { .. } => some("pagewire"),
+            StreamEnds::Guest(_) => some("guest"),
+            StreamEnds::Kernel | StreamEnds::Tap(_) | StreamEnds::TapViaProxy => some("kernel"),
         }),
         F::value("reader", |of| some(name(of.case.reader))).group("reader: {}"),
         F::value("threads", |of| match of.case.way {
-            Way::Pair { threads } | Way::PairViaProxy { threads } => some(threads),
-            Way::Guest(_) => None,
-            Way::Kernel | Way::Tap(_) | Way::TapViaProxy => some(2),
+            StreamEnds::Pair { threads } | StreamEnds::PairViaProxy { threads } => some(threads),
+            StreamEnds::Guest(_) => None,
+            StreamEnds::Kernel | StreamEnds::Tap(_) | StreamEnds::TapViaProxy => some(2),
         })
         .part("{} thread(s)"),
         F::value("mtu", |of| of.samples.last().map(|last| last.mtu.into())),
         F::value("via", |of| match of.case.way {
-            Way::PairViaProxy { .. } | Way::TapViaProxy => some("proxy"),
+            StreamEnds::PairViaProxy { .. } | StreamEnds::TapViaProxy => some("proxy"),
             _ => None,
         })
         .part("through a {}"),
         F::value("message", |of| of.case.is_kernel().then(|| of.bench.message.into())),
         F::value("congestion", |of| of.case.is_kernel().then(|| "cubic".into())),
         F::spread("receiver_cpu_us_per_mib", 3, |of| match of.case.way {
-            Way::Pair { threads: 1 } | Way::PairViaProxy { .. } | Way::Guest(_) => None,
+            StreamEnds::Pair { threads: 1 }
+            | StreamEnds::PairViaProxy { .. }
+            | StreamEnds::Guest(_) => None,
             _ => Some(of.receiver_us_per_mib()),
         })
         .lower("CPU time of the receiver", US_PER_MIB),
         // On one thread, the thread's clock cannot separate sender and receiver.
         F::spread("cpu_us_per_mib", 3, |of| match of.case.way {
-            Way::Pair { threads: 1 } | Way::PairViaProxy { .. } => Some(of.receiver_us_per_mib()),
+            StreamEnds::Pair { threads: 1 } | StreamEnds::PairViaProxy { .. } => {
+                Some(of.receiver_us_per_mib())
+            }
             _ => None,
         })
         .lower("CPU time of both ends on one thread", US_PER_MIB),
@@ -269,33 +280,37 @@ impl Measurement for Bench {
         .lower(COPIED, IN_A_ROUND),
     ];
 
-    fn engine(&self, case: &Case) -> (String, &'static str) {
+    fn engine(&self, case: &StreamCase) -> (String, &'static str) {
         match case.way {
-            Way::Kernel => Engine::Kernel(self.kernel).names(),
-            Way::Pair { .. } | Way::PairViaProxy { .. } => Engine::Pair.names(),
-            Way::Tap(_) | Way::TapViaProxy => Engine::Tap.names(),
-            Way::Guest(_) => ("pagewire".to_owned(), "vhost-user"),
+            StreamEnds::Kernel => Engine::Kernel(self.kernel).names(),
+            StreamEnds::Pair { .. } | StreamEnds::PairViaProxy { .. } => Engine::Pair.names(),
+            StreamEnds::Tap(_) | StreamEnds::TapViaProxy => Engine::Tap.names(),
+            StreamEnds::Guest(_) => ("pagewire".to_owned(), "vhost-user"),
         }
     }
 
-    fn round(&self, _: &Case, outcome: &Outcome) -> Round {
+    fn round(&self, _: &StreamCase, outcome: &StreamSample) -> Round {
         outcome.round
     }
 }
 
-impl Case {
+impl StreamCase {
     fn is_kernel(&self) -> bool {
-        matches!(self.way, Way::Kernel)
+        matches!(self.way, StreamEnds::Kernel)
     }
 }
 
-impl InTurns for Bench {
-    fn sample(&self, &Case { way, reader }: &Case, _: u16) -> Result<Outcome, Failure> {
-        if let (Way::Guest(direction), Some(guest)) = (way, &self.guest) {
+impl InTurns for StreamBench {
+    fn sample(
+        &self,
+        &StreamCase { way, reader }: &StreamCase,
+        _: u16,
+    ) -> Result<StreamSample, Failure> {
+        if let (StreamEnds::Guest(direction), Some(guest)) = (way, &self.guest) {
             return guest.round(self, direction, reader);
         }
         match way {
-            Way::Kernel | Way::Guest(_) => {
+            StreamEnds::Kernel | StreamEnds::Guest(_) => {
                 let (between, source, message) = (self.kernel, &self.source, self.message);
                 let round = kernel::stream(
                     between,
@@ -305,20 +320,20 @@ impl InTurns for Bench {
                     self.options.time.seconds,
                     self.sides,
                 )?;
-                Ok(Outcome { round, copied: 0, mtu: between.mtu() })
+                Ok(StreamSample { round, copied: 0, mtu: between.mtu() })
             }
-            Way::Pair { threads: 1 } => self.pair_on_one_thread(reader),
-            Way::Pair { .. } => self.pair_on_two_threads(reader),
-            Way::Tap(direction) => self.tap(direction, reader),
-            Way::PairViaProxy { threads } => self.pair_via_proxy(reader, threads),
-            Way::TapViaProxy => self.tap_via_proxy(reader),
+            StreamEnds::Pair { threads: 1 } => self.pair_on_one_thread(reader),
+            StreamEnds::Pair { .. } => self.pair_on_two_threads(reader),
+            StreamEnds::Tap(direction) => self.tap(direction, reader),
+            StreamEnds::PairViaProxy { threads } => self.pair_via_proxy(reader, threads),
+            StreamEnds::TapViaProxy => self.tap_via_proxy(reader),
         }
     }
 }
 
-impl Bench {
+impl StreamBench {
     /// Sender, receiver and both stacks, in turns.
-    fn pair_on_one_thread(&self, reader: Reader) -> Result<Outcome, Failure> {
+    fn pair_on_one_thread(&self, reader: Reader) -> Result<StreamSample, Failure> {
         pin(self.sides.left);
         let (left, right, mtu) = hosts_in_turns(self.options.link_mtu.mtu)?;
         let (sender, receiver) = connect_in_turns(&left, &right)?;
@@ -359,7 +374,7 @@ impl Bench {
     }
 
     /// Each host on a thread of its own, polling.
-    fn pair_on_two_threads(&self, reader: Reader) -> Result<Outcome, Failure> {
+    fn pair_on_two_threads(&self, reader: Reader) -> Result<StreamSample, Failure> {
         pin(self.sides.left);
         let (left, right, mtu) = hosts_in_turns(self.options.link_mtu.mtu)?;
         let (sender, receiver) = connect_in_turns(&left, &right)?;
@@ -391,7 +406,7 @@ impl Bench {
     }
 
     /// A stack on a tap, and a kernel socket on the tap's other side.
-    fn tap(&self, direction: Direction, reader: Reader) -> Result<Outcome, Failure> {
+    fn tap(&self, direction: Direction, reader: Reader) -> Result<StreamSample, Failure> {
         pin(self.sides.left);
         let (tap, mtu) = enter_with_tap(RIGHT, self.options.link_mtu.mtu)?;
         let host = hosts::on(tap, LEFT).start()?;
@@ -429,8 +444,8 @@ impl Bench {
         kernel::receive(kernel::accept(listener)?, PEER_MESSAGE, reader, self.options.time.seconds)
     }
 
-    fn finish(&self, round: Round, mtu: u32, hosts: &[&Host]) -> Outcome {
-        Outcome { round, copied: copied_by(hosts, self.options.common.stats), mtu }
+    fn finish(&self, round: Round, mtu: u32, hosts: &[&Host]) -> StreamSample {
+        StreamSample { round, copied: copied_by(hosts, self.options.common.stats), mtu }
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pagewire::proxy::Proxy;
 use pagewire::{Host, TcpStream};
 
-use super::{Bench, Outcome};
+use super::{StreamBench, StreamSample};
 use crate::failure::Failure;
 use crate::hosts::{self, LEFT, PORT, RIGHT, accept, hosts_in_turns, never_wait, patient};
 use crate::kernel;
@@ -26,12 +26,12 @@ use crate::source::Reader;
 /// Where the proxy listens.
 const PROXY_PORT: u16 = 9001;
 
-impl Bench {
+impl StreamBench {
     pub(super) fn pair_via_proxy(
         &self,
         reader: Reader,
         threads: usize,
-    ) -> Result<Outcome, Failure> {
+    ) -> Result<StreamSample, Failure> {
         pin(self.sides.left);
         let (left, right, mtu) = hosts_in_turns(self.options.link_mtu.mtu)?;
         let proxy = proxy(&right, RIGHT.into(), SocketAddr::from((LEFT, PORT)))?;
@@ -60,7 +60,7 @@ impl Bench {
     }
 
     /// Kernel sockets as both ends.
-    pub(super) fn tap_via_proxy(&self, reader: Reader) -> Result<Outcome, Failure> {
+    pub(super) fn tap_via_proxy(&self, reader: Reader) -> Result<StreamSample, Failure> {
         pin(self.sides.left);
         let (tap, mtu) = enter_with_tap(RIGHT, self.options.link_mtu.mtu)?;
         let host = hosts::on(tap, LEFT).start()?;

@@ -1,8 +1,10 @@
+//! Tests of the lines that a table makes of rounds.
+
 use std::time::Duration;
 
 use super::*;
 
-/// Of rounds that are given; their bytes are also a field of each kind.
+/// A measurement of given rounds, whose bytes are also a field of each kind.
 struct Bytes;
 
 type F = Field<Bytes>;
@@ -47,8 +49,8 @@ fn a_record_prints_its_fields_in_order_with_medians_and_spread() {
 
 #[test]
 fn plots_begin_with_those_that_are_to_be_first() {
-    let shown = Shown::of::<Bytes>();
-    let measured = |entry: &&Entry| matches!(entry.role, Role::Measured { .. });
+    let shown = TableInfo::of::<Bytes>();
+    let measured = |entry: &&FieldInfo| matches!(entry.role, FieldRole::Measured { .. });
     let names: Vec<&str> = shown.entries.iter().filter(measured).map(|entry| entry.name).collect();
     assert_eq!(names, ["gb", "gbit_per_s"]);
 }

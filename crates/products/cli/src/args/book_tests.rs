@@ -104,7 +104,7 @@ fn what_the_book_says_to_type_is_understood() {
         let text = fs::read_to_string(&page).expect("UTF-8 text");
         for line in shell_lines(&text) {
             let words = words(line.trim_start().trim_start_matches("$ "));
-            // What comes before may be sudo, or ip netns exec NAME.
+            // The words before may be sudo, or ip netns exec NAME.
             let is_ours = |word: &String| word == "pagewire" || word.ends_with("/pagewire");
             let Some(at) = words.iter().position(is_ours) else { continue };
             // An argument of another command, as in `cp target/release/pagewire /usr/local/bin`.

@@ -1,4 +1,4 @@
-//! Options of the demonstration, and how bytes are written.
+//! Options of the demonstration, and the parser of sizes in bytes.
 
 use std::path::PathBuf;
 

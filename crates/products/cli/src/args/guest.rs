@@ -12,7 +12,7 @@ use pagewire_gateway::{Cidr, Name, Publish, Rule};
 use super::demo::size;
 use super::view::{StatsFormat, ViewOptions};
 
-/// What a guest of the gateway sees, and by which line it is reached.
+/// The network that a guest of the gateway sees, and the line by which it is reached.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Network options")]
 pub(crate) struct GuestOptions {

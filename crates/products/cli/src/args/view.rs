@@ -1,11 +1,11 @@
-//! Options by which other programs look on.
+//! Options of observation: those by which a command is observed, and those of `ss` and `top`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// How a running command is looked at.
+/// How other programs observe a running command.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Observation options")]
 pub(crate) struct ViewOptions {
@@ -29,7 +29,7 @@ pub(crate) enum StatsFormat {
     Json,
 }
 
-/// Which process is looked at.
+/// The process that is observed.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Target {
     /// The process: its number, or the path of its control socket [default: all that run]

@@ -15,7 +15,7 @@ use pagewire::{Host, TcpStream};
 use rustix::time::{ClockId, clock_gettime};
 use sha2::{Digest, Sha256};
 
-use super::tree::{Entry, Hash};
+use super::tree::{Hash, ServedFile};
 use crate::failure::{Failure, reason};
 use crate::http::body::{Body, BodyError, Framing};
 use crate::http::client::{self, CONNECT_TIME};
@@ -33,12 +33,12 @@ const BATCH_FILES: usize = 16_384;
 
 /// The result of fetching everything in one mode.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct DemoResult {
     pub(crate) files: usize,
     pub(crate) bytes: u64,
-    /// While the clock ran.
+    /// Time while the clock ran.
     pub(crate) time: Duration,
-    /// Of all threads of the process, both hosts included, while the clock ran.
+    /// CPU time of all threads of the process, both hosts included, while the clock ran.
     pub(crate) cpu: Duration,
     /// Payload bytes that the two stacks copied.
     pub(crate) copied: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Outcome {
     pub(crate) mismatches: Vec<String>,
 }
 
-impl Outcome {
+impl DemoResult {
     pub(crate) fn gbit_per_s(&self) -> f64 {
         self.bytes as f64 * 8e-9 / self.time.as_secs_f64().max(1e-9)
     }
@@ -56,12 +56,12 @@ impl Outcome {
 pub(crate) fn fetch_all(
     hosts: &[&Host; 2],
     server: SocketAddr,
-    files: &[Entry],
+    files: &[ServedFile],
     transfer: Transfer,
     connections: usize,
     bar: &ProgressBar,
     stop: &Stop,
-) -> Result<Outcome, Failure> {
+) -> Result<DemoResult, Failure> {
     let [_, host] = hosts;
     let mut workers = Vec::new();
     for _ in 0..connections {
@@ -72,7 +72,7 @@ pub(crate) fn fetch_all(
     }
     let copied = || hosts.iter().map(|h| h.stats().ledger.ours()).sum::<u64>();
     let before = copied();
-    let mut outcome = Outcome::default();
+    let mut outcome = DemoResult::default();
     for batch in batches(files, transfer) {
         for (worker, share) in workers.iter_mut().zip(shares(batch, connections)) {
             worker.get_mut().unwrap_or_else(|e| e.into_inner()).prepare(share);
@@ -103,12 +103,12 @@ pub(crate) fn fetch_all(
 }
 
 /// Consecutive files up to the limits of a batch; at least one.
-fn batches(files: &[Entry], transfer: Transfer) -> impl Iterator<Item = &[Entry]> {
+fn batches(files: &[ServedFile], transfer: Transfer) -> impl Iterator<Item = &[ServedFile]> {
     let limit = if transfer == Transfer::Copy { COPY_BATCH } else { REFERENCE_BATCH };
     let mut rest = files;
     std::iter::from_fn(move || {
         let mut bytes = 0;
-        let fits = |entry: &&Entry| {
+        let fits = |entry: &&ServedFile| {
             bytes += entry.len;
             bytes <= limit
         };
@@ -120,7 +120,7 @@ fn batches(files: &[Entry], transfer: Transfer) -> impl Iterator<Item = &[Entry]
 }
 
 /// Divides a batch: the longest file first, each to the connection with the fewest bytes.
-fn shares(batch: &[Entry], connections: usize) -> Vec<Vec<&Entry>> {
+fn shares(batch: &[ServedFile], connections: usize) -> Vec<Vec<&ServedFile>> {
     let mut sorted: Vec<_> = batch.iter().collect();
     sorted.sort_by_key(|e| std::cmp::Reverse(e.len));
     let mut shares = vec![(0, Vec::new()); connections];
@@ -133,7 +133,7 @@ fn shares(batch: &[Entry], connections: usize) -> Vec<Vec<&Entry>> {
     shares.into_iter().map(|(_, share)| share).collect()
 }
 
-/// All connections at once: first they fetch, timed, then they hash.
+/// Runs a batch on all connections at once: first they fetch, timed, then they hash.
 fn run_batch(workers: &[Mutex<Worker<'_>>], stop: &Stop) -> Result<(Duration, Duration), Failure> {
     let gate = Barrier::new(workers.len() + 1);
     std::thread::scope(|scope| {
@@ -163,18 +163,18 @@ fn process_cpu() -> Duration {
     Duration::new(t.tv_sec.unsigned_abs(), u32::try_from(t.tv_nsec).unwrap_or(0))
 }
 
-/// One connection and what it has fetched.
+/// A connection, and the files that it has fetched.
 struct Worker<'a> {
     stream: TcpStream,
     host: String,
     transfer: Transfer,
     inbox: Inbox,
-    share: Vec<&'a Entry>,
+    share: Vec<&'a ServedFile>,
     /// By copy: the share's files, one behind the other.
     buffer: Vec<u8>,
     /// By reference: the fragments of each file.
     kept: Vec<Vec<Frag>>,
-    hashes: Vec<(&'a Entry, Hash)>,
+    hashes: Vec<(&'a ServedFile, Hash)>,
     error: Option<String>,
 }
 
@@ -193,7 +193,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn prepare(&mut self, share: Vec<&'a Entry>) {
+    fn prepare(&mut self, share: Vec<&'a ServedFile>) {
         if self.transfer == Transfer::Copy {
             let bytes = share.iter().map(|e| e.len).sum::<u64>() as usize;
             if self.buffer.len() < bytes {
@@ -219,7 +219,13 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn fetch(&mut self, index: usize, entry: &Entry, at: usize, stop: &Stop) -> Result<(), String> {
+    fn fetch(
+        &mut self,
+        index: usize,
+        entry: &ServedFile,
+        at: usize,
+        stop: &Stop,
+    ) -> Result<(), String> {
         let text = |e: &dyn std::fmt::Display| e.to_string();
         client::send_get(&mut self.stream, self.transfer, &entry.url, &self.host, &[])
             .map_err(|e| text(&e))?;
@@ -233,7 +239,7 @@ impl<'a> Worker<'a> {
             Transfer::Copy => {
                 let end = at + entry.len as usize;
                 let mut room = self.buffer.get_mut(at..end).ok_or("no room for the file")?;
-                // What came with the head.
+                // The bytes that came with the head.
                 while !room.is_empty()
                     && let Some(frag) = self.inbox.take(room.len())
                 {

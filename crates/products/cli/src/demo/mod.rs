@@ -19,13 +19,13 @@ use crate::http::service::Service;
 use crate::progress::bar_style;
 use crate::signals::{self, Stop};
 
-use client::{Outcome, fetch_all};
-use tree::Entry;
+use client::{DemoResult, fetch_all};
+use tree::ServedFile;
 
 const SERVER: &str = "10.77.0.1";
 const CLIENT: &str = "10.77.0.2";
 const PREFIX: u8 = 24;
-/// One server for each mode, each on its own port.
+/// The port of each mode's server.
 const PORTS: [(Transfer, u16); 2] = [(Transfer::Copy, 8001), (Transfer::Reference, 8002)];
 
 /// Makes or reads the files, fetches them twice, and compares.
@@ -133,7 +133,7 @@ fn name(transfer: Transfer) -> &'static str {
     }
 }
 
-fn print_table(outcomes: &[(Transfer, Outcome)]) {
+fn print_table(outcomes: &[(Transfer, DemoResult)]) {
     say(format_args!(
         "{:<10} {:>6} {:>14} {:>9} {:>9} {:>7}  {:>20}",
         "mode", "files", "bytes", "seconds", "Gbit/s", "CPU s", "payload bytes copied"
@@ -153,7 +153,7 @@ fn print_table(outcomes: &[(Transfer, Outcome)]) {
 }
 
 /// Prints whether every file arrived intact, and how the modes compare.
-fn verdict(files: &[Entry], outcomes: &[(Transfer, Outcome)]) -> Result<(), Failure> {
+fn verdict(files: &[ServedFile], outcomes: &[(Transfer, DemoResult)]) -> Result<(), Failure> {
     for (transfer, outcome) in outcomes {
         for mismatch in outcome.mismatches.iter().take(10) {
             eprintln!("{}: {mismatch}", name(*transfer));

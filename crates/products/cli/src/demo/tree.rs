@@ -17,7 +17,7 @@ pub(crate) type Hash = [u8; 32];
 
 /// A file to be served.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct ServedFile {
     path: PathBuf,
     /// Path of its URL.
     pub(crate) url: String,
@@ -90,8 +90,8 @@ fn check(stop: &Stop) -> io::Result<()> {
     if stop.is_set() { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
 }
 
-/// All regular files below a directory, by name. Symbolic links are not followed.
-pub(crate) fn list(directory: &Path) -> io::Result<Vec<Entry>> {
+/// The regular files below a directory, by name. Symbolic links are not followed.
+pub(crate) fn list(directory: &Path) -> io::Result<Vec<ServedFile>> {
     let mut entries = Vec::new();
     let mut pending = vec![(directory.to_owned(), String::new())];
     while let Some((at, url)) = pending.pop() {
@@ -102,7 +102,7 @@ pub(crate) fn list(directory: &Path) -> io::Result<Vec<Entry>> {
             if kind.is_dir() {
                 pending.push((path, url));
             } else if kind.is_file() {
-                entries.push(Entry {
+                entries.push(ServedFile {
                     path,
                     url,
                     len: item.metadata()?.len(),
@@ -116,7 +116,7 @@ pub(crate) fn list(directory: &Path) -> io::Result<Vec<Entry>> {
 }
 
 /// Hashes the files in place, on all processors.
-pub(crate) fn hash(entries: Vec<Entry>, stop: &Stop) -> io::Result<Vec<Entry>> {
+pub(crate) fn hash(entries: Vec<ServedFile>, stop: &Stop) -> io::Result<Vec<ServedFile>> {
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let work = || -> io::Result<Vec<(usize, Hash)>> {

@@ -1,4 +1,5 @@
-//! The log of requests: a line for each, when its response is queued or its connection broken.
+//! The access log: a line for each request, written by the server when the response is queued or the
+//! connection broken.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -53,7 +54,7 @@ impl AccessLog {
         };
         line.push('\n');
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
-        // One write for each line, so that lines of several writers stay whole.
+        // A line is one write, so that lines of several writers stay whole.
         if let Err(error) = to.write_all(line.as_bytes()).and_then(|()| to.flush())
             && !self.failed.swap(true, Ordering::Relaxed)
         {
@@ -62,12 +63,12 @@ impl AccessLog {
     }
 }
 
-/// What a connection has sent since a request came.
+/// The bytes that a connection has sent since a request came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sent {
-    /// Of the response; 0: none was begun.
+    /// Status of the response; 0: none was begun.
     pub(crate) status: u16,
-    /// Of the content.
+    /// Bytes of the content.
     pub(crate) bytes: u64,
     /// Status and length of a head of which nothing was sent yet.
     next: Option<(u16, u64)>,
@@ -81,7 +82,7 @@ impl Sent {
         self.next = Some((status, head as u64));
     }
 
-    /// Counts so many bytes.
+    /// Counts bytes that were sent.
     pub(crate) fn note(&mut self, n: usize) {
         if let Some(begun) = self.next.take() {
             (self.status, self.head) = begun;
@@ -92,7 +93,7 @@ impl Sent {
     }
 }
 
-/// One request and what became of it.
+/// A request, and how it was answered.
 pub(crate) struct Access<'a> {
     pub(crate) peer: Option<IpAddr>,
     pub(crate) at: SystemTime,

@@ -1,4 +1,5 @@
-//! Message content, by its framing (RFC 9112 sections 6 and 7), passed on by reference.
+//! Message content: [`Body`] takes it out of an [`Inbox`] by its framing (RFC 9112 sections 6 and 7), by
+//! reference. The server skips requests' content with it, the client receives files.
 
 use std::io;
 
@@ -15,11 +16,11 @@ pub(crate) enum Framing {
     Length(u64),
     /// In chunks, the last of which is empty.
     Chunked,
-    /// All that comes (responses only).
+    /// Everything up to the end of the connection (responses only).
     UntilClose,
 }
 
-/// What can go wrong with content.
+/// An error in the content.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
     #[error("the connection was closed before the end of the content")]
@@ -32,11 +33,11 @@ pub(crate) enum BodyError {
 
 /// Takes content out of an inbox. After a timeout, `next` may be called again.
 pub(crate) struct Body {
-    state: State,
+    state: BodyState,
 }
 
-enum State {
-    /// So many bytes of content follow; then the end, or what frames the next chunk.
+enum BodyState {
+    /// `left` bytes of content follow; then the end, or the frame of the next chunk.
     Bytes {
         left: u64,
         chunked: bool,
@@ -52,10 +53,10 @@ enum State {
 impl Body {
     pub(crate) fn new(framing: Framing) -> Self {
         let state = match framing {
-            Framing::Length(0) => State::Done,
-            Framing::Length(left) => State::Bytes { left, chunked: false },
-            Framing::Chunked => State::ChunkSize,
-            Framing::UntilClose => State::UntilClose,
+            Framing::Length(0) => BodyState::Done,
+            Framing::Length(left) => BodyState::Bytes { left, chunked: false },
+            Framing::Chunked => BodyState::ChunkSize,
+            Framing::UntilClose => BodyState::UntilClose,
         };
         Self { state }
     }
@@ -68,43 +69,46 @@ impl Body {
     ) -> Result<Option<Frag>, BodyError> {
         loop {
             match self.state {
-                State::Done => return Ok(None),
-                State::Bytes { left: 0, chunked: false } => self.state = State::Done,
-                State::Bytes { left: 0, chunked: true } => {
+                BodyState::Done => return Ok(None),
+                BodyState::Bytes { left: 0, chunked: false } => self.state = BodyState::Done,
+                BodyState::Bytes { left: 0, chunked: true } => {
                     if !line(connection, inbox)?.is_empty() {
                         return Err(BodyError::Chunk("data beyond the chunk's size"));
                     }
-                    self.state = State::ChunkSize;
+                    self.state = BodyState::ChunkSize;
                 }
-                State::Bytes { left, chunked } => {
+                BodyState::Bytes { left, chunked } => {
                     let max = usize::try_from(left).unwrap_or(usize::MAX).min(RECV_PIECE);
                     if let Some(frag) = inbox.take(max) {
-                        self.state = State::Bytes { left: left - frag.len() as u64, chunked };
+                        self.state = BodyState::Bytes { left: left - frag.len() as u64, chunked };
                         return Ok(Some(frag));
                     }
                     if !inbox.fill(connection)? {
                         return Err(BodyError::Cut);
                     }
                 }
-                State::ChunkSize => match chunk_size(&line(connection, inbox)?)? {
-                    0 => self.state = State::Trailer { fields: 0 },
-                    left => self.state = State::Bytes { left, chunked: true },
+                BodyState::ChunkSize => match chunk_size(&line(connection, inbox)?)? {
+                    0 => self.state = BodyState::Trailer { fields: 0 },
+                    left => self.state = BodyState::Bytes { left, chunked: true },
                 },
                 // Trailer fields, up to an empty line, are ignored.
-                State::Trailer { fields: MAX_HEADERS } => {
+                BodyState::Trailer { fields: MAX_HEADERS } => {
                     return Err(BodyError::Chunk("too many trailer fields"));
                 }
-                State::Trailer { fields } => {
+                BodyState::Trailer { fields } => {
                     let last = line(connection, inbox)?.is_empty();
-                    self.state =
-                        if last { State::Done } else { State::Trailer { fields: fields + 1 } };
+                    self.state = if last {
+                        BodyState::Done
+                    } else {
+                        BodyState::Trailer { fields: fields + 1 }
+                    };
                 }
-                State::UntilClose => {
+                BodyState::UntilClose => {
                     if let Some(frag) = inbox.take(RECV_PIECE) {
                         return Ok(Some(frag));
                     }
                     if !inbox.fill(connection)? {
-                        self.state = State::Done;
+                        self.state = BodyState::Done;
                     }
                 }
             }

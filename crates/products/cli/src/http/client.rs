@@ -1,4 +1,6 @@
-//! The client's side of a connection: a request out, the head of a response in.
+//! The client's side of a connection: sends a request, reads the head of the response ([`Response`]).
+//!
+//! `fetch` and `demo` call it, and receive the content with [`Body`](super::body::Body).
 
 use std::io;
 use std::time::Duration;
@@ -33,7 +35,7 @@ pub(crate) struct ContentRange {
 }
 
 impl Response {
-    /// What a later `If-Range` may hold for this file, if anything.
+    /// The validator that a later `If-Range` may hold for this file, if there is one.
     ///
     /// RFC 9110 section 13.1.5: no weak entity tag, and no date unless there is no entity tag and
     /// the date is strong: at least one second before the response's own (section 8.8.2.2).
@@ -47,7 +49,7 @@ impl Response {
     }
 }
 
-/// What can go wrong before the content.
+/// An error before the content.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     #[error("the server closed the connection without an answer")]

@@ -25,8 +25,8 @@ pub(crate) enum Decision {
 }
 
 impl Validators {
-    /// Of a file with these times (modified, changed; nanoseconds since 1970) and `identity`,
-    /// numbers that differ for another file under the same name.
+    /// Validators of a file. Times (modified, changed) are nanoseconds since 1970; `identity` differs for
+    /// another file of the same name.
     pub(crate) fn new(
         len: u64,
         mtime_ns: i128,
@@ -59,10 +59,10 @@ impl Validators {
         self.modified.filter(|&m| m <= last).map(httpdate::fmt_http_date)
     }
 
-    /// RFC 9110 section 13.2.2: the order in which conditions are looked at.
+    /// Decides the conditions in the order of RFC 9110 section 13.2.2.
     pub(crate) fn decide(&self, conditions: &Conditions) -> Decision {
         if let Some(list) = &conditions.if_match {
-            if !self.matches(list, Comparison::Strong) {
+            if !self.matches(list, false) {
                 return Decision::Failed;
             }
         } else if let Some(date) = conditions.if_unmodified_since.as_deref().and_then(date)
@@ -72,7 +72,7 @@ impl Validators {
         }
         // "A recipient MUST ignore If-Modified-Since if the request contains an If-None-Match".
         if let Some(list) = &conditions.if_none_match {
-            if self.matches(list, Comparison::Weak) {
+            if self.matches(list, true) {
                 return Decision::NotModified;
             }
         } else if let Some(date) = conditions.if_modified_since.as_deref().and_then(date)
@@ -94,22 +94,15 @@ impl Validators {
             && date(value).is_some_and(|d| self.modified.is_some_and(|m| seconds(m) == seconds(d)))
     }
 
-    fn matches(&self, list: &str, comparison: Comparison) -> bool {
+    /// Whether a list has this state's tag; in a weak comparison, a weak tag counts, too.
+    fn matches(&self, list: &str, weakly: bool) -> bool {
         if list.trim() == "*" {
             return true;
         }
         let ours_weak = self.etag.starts_with("W/");
         let ours = self.etag.trim_start_matches("W/");
-        tags(list).any(|(weak, tag)| {
-            tag == ours && (comparison == Comparison::Weak || !(weak || ours_weak))
-        })
+        tags(list).any(|(weak, tag)| tag == ours && (weakly || !(weak || ours_weak)))
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Comparison {
-    Strong,
-    Weak,
 }
 
 /// The entity tags of a list up to the first invalid one, each with whether it is weak.

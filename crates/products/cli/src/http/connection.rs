@@ -1,4 +1,6 @@
-//! What HTTP needs of a connection: the calls of `std`, and payload by reference both ways.
+//! [`Connection`]: the stream that HTTP runs on, with the calls of `std` and payload by reference both ways.
+//!
+//! `stream.rs` implements it for Pagewire's streams, `testing.rs` for kernel sockets and scripts.
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -42,6 +44,17 @@ pub(crate) trait Connection: Read + Write {
 
     /// Resets the connection: the peer must not take what it has for the whole.
     fn abort(&mut self);
+}
+
+/// Takes bytes off the front of `frags`, and empty fragments out.
+pub(crate) fn advance(frags: &mut FragVec, bytes: usize) {
+    let mut left = bytes;
+    frags.retain(|frag| {
+        let n = left.min(frag.len());
+        frag.advance(n);
+        left -= n;
+        !frag.is_empty()
+    });
 }
 
 /// Whether a timeout ran out.

@@ -23,11 +23,11 @@ pub(crate) struct OpenFile {
 
 /// How a file changed since the response to it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum FileState {
     Intact,
     /// Pages beyond its new end must not be touched.
     Shorter,
-    /// It was written to: the response would have two states.
+    /// The file was written to: the response would mix two states of it.
     Changed,
 }
 
@@ -51,11 +51,11 @@ impl OpenFile {
     }
 
     /// How the file changed, by its timestamps: a write to mapped memory may move them late.
-    pub(crate) fn state(&self) -> State {
-        let Ok(now) = fstat(&self.file) else { return State::Changed };
+    pub(crate) fn state(&self) -> FileState {
+        let Ok(now) = fstat(&self.file) else { return FileState::Changed };
         let (key, begun) = (FileKey::of(&now), &self.begun);
         if key.len < self.len {
-            return State::Shorter;
+            return FileState::Shorter;
         }
         // The change time also moves when another file takes its name, or when its rights change.
         let renamed = now.st_nlink != begun.st_nlink;
@@ -63,9 +63,9 @@ impl OpenFile {
             (now.st_mode, now.st_uid, now.st_gid) != (begun.st_mode, begun.st_uid, begun.st_gid);
         let same = FileKey { ctime_ns: self.key.ctime_ns, ..key } == self.key;
         if same && (key.ctime_ns == self.key.ctime_ns || renamed || given) {
-            State::Intact
+            FileState::Intact
         } else {
-            State::Changed
+            FileState::Changed
         }
     }
 
@@ -93,11 +93,11 @@ pub(crate) struct MappingCache(Mutex<Cache>);
 
 #[derive(Default)]
 struct Cache {
-    windows: HashMap<(FileKey, u64), Window>,
+    windows: HashMap<(FileKey, u64), MappedWindow>,
     clock: u64,
 }
 
-struct Window {
+struct MappedWindow {
     region: Region,
     used: u64,
 }
@@ -128,7 +128,7 @@ impl MappingCache {
             let oldest = cache.windows.iter().min_by_key(|(_, w)| w.used).map(|(k, _)| *k);
             oldest.map(|k| cache.windows.remove(&k));
         }
-        cache.windows.insert((open.key, index), Window { region: region.clone(), used: now });
+        cache.windows.insert((open.key, index), MappedWindow { region: region.clone(), used: now });
         Ok(region)
     }
 

@@ -1,4 +1,6 @@
-//! Received bytes that are not parsed yet: heads are copied, content passes as fragments.
+//! [`Inbox`]: received bytes that are not parsed yet. Heads are copied out of it, content passes as fragments.
+//!
+//! Server and client have one for each connection; [`Body`](super::body::Body) takes content out of it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -38,7 +40,7 @@ pub(crate) enum HeadError {
     Cut,
     /// The first line alone is longer than the limit.
     LongLine,
-    /// All of it is longer than the limit.
+    /// The whole head is longer than the limit.
     TooLong,
     /// Nothing of it came in time.
     Idle,

@@ -1,4 +1,4 @@
-//! The index page of a directory.
+//! The index page of a directory that has no `index.html`.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, Dir, FileType, statat};
 use super::path::{RequestPath, encode_segment};
 use crate::limits::MAX_INDEX_ENTRIES;
 
-struct Entry {
+struct IndexRow {
     name: Vec<u8>,
     kind: FileType,
     len: u64,
@@ -48,7 +48,7 @@ pub(crate) fn page(directory: &File, path: &RequestPath) -> io::Result<String> {
 }
 
 /// Sorted by name, with the count of those beyond the limit.
-fn entries(directory: &File) -> io::Result<(Vec<Entry>, usize)> {
+fn entries(directory: &File) -> io::Result<(Vec<IndexRow>, usize)> {
     let (mut entries, mut left_out) = (Vec::new(), 0);
     for item in Dir::read_from(directory)? {
         let item = item?;
@@ -66,7 +66,7 @@ fn entries(directory: &File) -> io::Result<(Vec<Entry>, usize)> {
         };
         let kind = FileType::from_raw_mode(stat.st_mode);
         let len = u64::try_from(stat.st_size).unwrap_or(0);
-        entries.push(Entry { name: name.to_vec(), kind, len });
+        entries.push(IndexRow { name: name.to_vec(), kind, len });
     }
     entries.sort_by(|a, b| a.name.cmp(&b.name));
     Ok((entries, left_out))

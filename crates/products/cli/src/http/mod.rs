@@ -1,9 +1,8 @@
 //! HTTP/1.1 over any connection that can pass memory by reference.
 //!
-//! Read [`connection`] first, then [`server`] (one connection's loop) or [`client`]; the rest are
-//! leaves: [`request`] and [`response`] are the messages, [`path`] finds files, [`files`] maps them,
-//! [`paced`] resets slow readers, [`range`] and [`conditional`] decide what is sent,
-//! [`access`] writes what was.
+//! Read [`connection`] first, then [`server`] (the loop of a connection) or [`client`]. The rest are leaves:
+//! [`request`] and [`response`] are the messages, [`path`] finds files, [`files`] maps them, [`paced`] resets slow
+//! readers, [`range`] and [`conditional`] decide what is sent, [`access`] logs it.
 
 pub(crate) mod access;
 pub(crate) mod body;

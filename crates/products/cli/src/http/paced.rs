@@ -1,7 +1,7 @@
-//! A connection whose peer has to receive at a least rate, so that no slow reader keeps its place.
+//! [`Paced`]: a connection whose peer has to receive at a minimum rate, so that no slow reader keeps its permit.
 //!
-//! Only time in which we wait for the peer counts, over all responses; between them it may be idle,
-//! for [`KEEP_ALIVE_TIME`](crate::limits::KEEP_ALIVE_TIME).
+//! Only time in which the server waits for the peer counts, over all responses. Between responses the peer
+//! may be idle for [`KEEP_ALIVE_TIME`](crate::limits::KEEP_ALIVE_TIME). The server sends by it.
 
 use std::io;
 use std::time::Duration;
@@ -28,12 +28,12 @@ impl TooSlow {
 /// How much the peer took recently, and in which time.
 #[derive(Debug)]
 struct Pace {
-    /// Bytes in a second that it must take; 0: one now and then.
+    /// Bytes that the peer must take in a second; 0: one byte within [`STALL_TIME`].
     least: u64,
-    /// In the window that is under way.
+    /// Time and bytes of the window that is under way.
     waited: Duration,
     taken: u64,
-    /// Since it last took a byte.
+    /// Time since the peer last took a byte.
     stalled: Duration,
 }
 
@@ -60,10 +60,10 @@ impl Pace {
 /// A connection with a least rate. Sends fail with [`TooSlow`] when the peer falls below it; all else
 /// is done with the connection itself.
 pub(crate) struct Paced<'a, C> {
-    /// For what sends nothing: sends by it have no least rate, and are not logged.
+    /// The connection, for calls that send nothing: sends by it have no minimum rate, and are not logged.
     pub(crate) inner: &'a mut C,
     pace: Pace,
-    /// Of the response that is under way.
+    /// The bytes of the response that is under way.
     sent: Sent,
 }
 
@@ -73,7 +73,7 @@ impl<'a, C: Connection> Paced<'a, C> {
         Self { inner, pace: Pace::new(least), sent: Sent::default() }
     }
 
-    /// What was sent since the last call.
+    /// Takes the count of bytes sent since the last call.
     pub(crate) fn take_sent(&mut self) -> Sent {
         std::mem::take(&mut self.sent)
     }
@@ -119,7 +119,7 @@ mod tests {
 
     const TURN: Duration = Duration::from_millis(500);
 
-    /// How long a peer may go on that takes so many bytes every half second; at most an hour.
+    /// How long a peer may go on that takes `taken` bytes every half second; at most an hour.
     fn borne(least: u64, taken: impl Fn(u32) -> u64) -> Option<Duration> {
         let mut pace = Pace::new(least);
         (1..=7200).find(|&turn| !pace.enough(TURN, taken(turn))).map(|turn| TURN * turn)

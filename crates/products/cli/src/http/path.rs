@@ -18,7 +18,7 @@ use super::response::Reject;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RequestPath {
     segments: Vec<Vec<u8>>,
-    /// It ended in a slash: a directory is meant.
+    /// The path ended in a slash, so a directory is meant.
     pub(crate) is_directory: bool,
 }
 
@@ -85,8 +85,8 @@ fn escapes_are_whole(path: &[u8]) -> bool {
 /// The directory served.
 pub(crate) struct Root(OwnedFd);
 
-/// What a path names.
-pub(crate) enum Opened {
+/// The file or directory that a path names.
+pub(crate) enum OpenedPath {
     File(File),
     Directory(File),
 }
@@ -99,12 +99,12 @@ impl Root {
     }
 
     /// Opens what the path names, for reading.
-    pub(crate) fn find(&self, path: &RequestPath) -> Result<Opened, Reject> {
+    pub(crate) fn find(&self, path: &RequestPath) -> Result<OpenedPath, Reject> {
         let fd = self.open_beneath(path).map_err(rejection)?;
         let stat = fstat(&fd).map_err(rejection)?;
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => Ok(Opened::File(File::from(fd))),
-            FileType::Directory => Ok(Opened::Directory(File::from(fd))),
+            FileType::RegularFile => Ok(OpenedPath::File(File::from(fd))),
+            FileType::Directory => Ok(OpenedPath::Directory(File::from(fd))),
             _ => Err(Reject::new(403, "this is neither a file nor a directory")),
         }
     }
@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// What is at a path: as the kernel resolves it, and where it has no `openat2`.
+    /// The kind of file at a path: by `openat2`, and where the kernel does not have it.
     fn both(root: &Root, path: &str) -> [Result<FileType, Errno>; 2] {
         let path = RequestPath::decode(path).expect(path);
         let without = root.open_by(&path, |_, _, _, _, _| Err(Errno::NOSYS));

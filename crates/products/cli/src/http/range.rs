@@ -1,13 +1,13 @@
-//! Byte ranges (RFC 9110 section 14).
+//! The `Range` field of a request (RFC 9110 section 14): which bytes of a file it selects.
 
-/// What a `Range` field asks for, of a file with so many bytes.
+/// The bytes of a file that a `Range` field selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Selection {
-    /// All of it: no range, one that we may ignore, or several.
+    /// The whole file: there is no range, one that a server may ignore, or several.
     Whole,
     /// Bytes `first..end`, not empty.
     Part { first: u64, end: u64 },
-    /// Nothing that the file has.
+    /// No byte of the file lies in the range.
     Unsatisfiable,
 }
 
@@ -25,18 +25,21 @@ pub(crate) fn select(value: &str, len: u64) -> Selection {
     let Some((first, last)) = spec.trim_matches([' ', '\t']).split_once('-') else {
         return Selection::Whole;
     };
-    match (number(first), number(last)) {
+    let (Some(first), Some(last)) = (position(first), position(last)) else {
+        return Selection::Whole;
+    };
+    match (first, last) {
         // "If the selected representation is shorter than the specified suffix-length, the entire
         // representation is used."
-        (Number::Absent, Number::Is(0)) => Selection::Unsatisfiable,
-        (Number::Absent, Number::Is(suffix)) if len > 0 => {
+        (None, Some(0)) => Selection::Unsatisfiable,
+        (None, Some(suffix)) if len > 0 => {
             Selection::Part { first: len.saturating_sub(suffix), end: len }
         }
         // "An int-range is satisfiable if it has a first-pos that is less than the current length";
         // "if the last-pos value is absent, or if the value is greater than or equal to the current
         // length, the byte range is interpreted as the remainder".
-        (Number::Is(first), Number::Absent) => from(first, len, len),
-        (Number::Is(first), Number::Is(last)) if first <= last => {
+        (Some(first), None) => from(first, len, len),
+        (Some(first), Some(last)) if first <= last => {
             from(first, last.saturating_add(1).min(len), len)
         }
         // The last bytes of an empty file, a last position before the first, no numbers.
@@ -53,19 +56,11 @@ fn ranges_of_bytes(value: &str) -> Option<&str> {
     unit.trim_end().eq_ignore_ascii_case("bytes").then_some(spec)
 }
 
-enum Number {
-    Absent,
-    Invalid,
-    /// Values that do not fit are the largest: beyond any file.
-    Is(u64),
-}
-
-fn number(digits: &str) -> Number {
-    if digits.is_empty() {
-        Number::Absent
-    } else if digits.bytes().all(|b| b.is_ascii_digit()) {
-        Number::Is(digits.parse().unwrap_or(u64::MAX))
-    } else {
-        Number::Invalid
+/// A position, which may be left out; `None`: the digits are no number. A number that does not fit counts as
+/// the largest one, beyond any file.
+fn position(digits: &str) -> Option<Option<u64>> {
+    if !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
     }
+    Some((!digits.is_empty()).then(|| digits.parse().unwrap_or(u64::MAX)))
 }

@@ -1,4 +1,5 @@
-//! Requests: parsing a head.
+//! [`Request`]: the head of a request, parsed and checked. A head that a server must or should refuse is a
+//! [`Reject`], which the server sends.
 
 use super::body::Framing;
 use super::response::Reject;
@@ -172,10 +173,11 @@ fn path_of(target: &str) -> Result<String, Reject> {
 fn names_a_version(head: &[u8]) -> bool {
     let line = head.trim_ascii_start().split(|&b| b == b'\n').next().unwrap_or_default();
     let last = line.trim_ascii_end().rsplit(|&b| b == b' ').next().unwrap_or_default();
-    let Some(number) = last.strip_prefix(b"HTTP/") else { return false };
-    let mut parts = number.split(|&b| b == b'.');
-    let digits = |p: &[u8]| p.len() == 1 && p.iter().all(u8::is_ascii_digit);
-    parts.next().is_some_and(digits) && parts.next().is_none_or(digits) && parts.next().is_none()
+    match last.strip_prefix(b"HTTP/") {
+        Some([major]) => major.is_ascii_digit(),
+        Some([major, b'.', minor]) => major.is_ascii_digit() && minor.is_ascii_digit(),
+        _ => false,
+    }
 }
 
 struct Fields<'a>(&'a [httparse::Header<'a>]);
@@ -186,7 +188,7 @@ impl<'a> Fields<'a> {
         self.0.iter().filter(move |h| h.name.eq_ignore_ascii_case(name)).map(|h| h.value)
     }
 
-    /// Those of them that are text.
+    /// The values that are text.
     fn get(&self, name: &'static str) -> impl Iterator<Item = &'a str> {
         self.all(name).filter_map(|v| std::str::from_utf8(v).ok().map(str::trim))
     }
@@ -198,7 +200,7 @@ impl<'a> Fields<'a> {
         values.next().is_none().then(|| value.to_owned())
     }
 
-    /// All values of a list field.
+    /// Every value of a list field, joined.
     fn list(&self, name: &'static str) -> Option<String> {
         let values: Vec<_> = self.get(name).collect();
         (!values.is_empty()).then(|| values.join(", "))

@@ -1,4 +1,4 @@
-//! Heads of responses, and the short texts of those that are no file.
+//! Heads of responses ([`Head`]), and answers that are a line of text ([`Reject`]). The server writes both.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;

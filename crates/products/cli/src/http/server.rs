@@ -1,4 +1,7 @@
-//! One connection's life on the server's side: a request, its response, the next.
+//! [`Server`]: serves the files of a directory on connections, one request after the other.
+//!
+//! [`Server::serve`] owns a connection from its first request to its end: it reads a head, answers, and
+//! closes, aborts or waits for the next request. `service.rs` calls it, on a thread for each connection.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,11 +18,11 @@ use super::access::{Access, AccessLog};
 use super::body::{Body, BodyError};
 use super::conditional::Decision;
 use super::connection::{Connection, is_timeout};
-use super::files::{MappingCache, OpenFile, State};
+use super::files::{FileState, MappingCache, OpenFile};
 use super::inbox::{HeadError, Inbox, Transfer};
 use super::listing;
 use super::paced::{Paced, TooSlow};
-use super::path::{Opened, RequestPath, Root};
+use super::path::{OpenedPath, RequestPath, Root};
 use super::range::{Selection, select};
 use super::request::{self, Method, Request};
 use super::response::{Head, Reject, Status};
@@ -27,15 +30,15 @@ use crate::limits::{
     HEAD_TIME, KEEP_ALIVE_TIME, LINGER_BYTES, LINGER_TIME, MAX_HEAD, MAX_REQUEST_BODY, MAX_TARGET,
     SEND_PIECE, TICK,
 };
-use crate::places::Full;
+use crate::permits::NoPermit;
 
 /// A directory served, shared by all connections.
 pub(crate) struct Server {
     root: Root,
     mappings: MappingCache,
-    /// Files below so many bytes are read and copied.
+    /// Files shorter than this number of bytes are read and copied.
     copy_below: u64,
-    /// Bytes in a second that a peer must take; 0: one now and then.
+    /// Bytes that a peer must take in a second; 0: one byte now and then.
     min_rate: u64,
     /// Set while there are too many connections to keep any open for another request.
     pub(crate) crowded: Arc<AtomicBool>,
@@ -65,7 +68,7 @@ pub(crate) struct Counters {
     pub(crate) stalled: AtomicU64,
     /// Connections refused with a 503 because there were too many.
     pub(crate) refused: AtomicU64,
-    /// Of those, the ones refused because their client had too many.
+    /// The part of `refused` whose client had too many connections.
     pub(crate) refused_client: AtomicU64,
 }
 
@@ -104,8 +107,8 @@ impl Counters {
     }
 }
 
-/// Why a connection ends before its time.
-enum Broken {
+/// Why a connection is aborted.
+enum Aborted {
     /// The file became shorter than the promised length.
     Truncated,
     /// The file was written to, so that the response would be of two states of it.
@@ -116,7 +119,7 @@ enum Broken {
     Failed,
 }
 
-impl From<io::Error> for Broken {
+impl From<io::Error> for Aborted {
     fn from(error: io::Error) -> Self {
         if TooSlow::is(&error) { Self::Stalled } else { Self::Failed }
     }
@@ -126,11 +129,11 @@ impl From<io::Error> for Broken {
 type LastSent = Option<OpenFile>;
 
 /// Whether a response from this file can go on.
-fn intact(source: Option<&OpenFile>) -> Result<(), Broken> {
-    match source.map_or(State::Intact, OpenFile::state) {
-        State::Intact => Ok(()),
-        State::Shorter => Err(Broken::Truncated),
-        State::Changed => Err(Broken::Changed),
+fn intact(source: Option<&OpenFile>) -> Result<(), Aborted> {
+    match source.map_or(FileState::Intact, OpenFile::state) {
+        FileState::Intact => Ok(()),
+        FileState::Shorter => Err(Aborted::Truncated),
+        FileState::Changed => Err(Aborted::Changed),
     }
 }
 
@@ -166,22 +169,22 @@ impl Server {
         self.counters.completed(connection.inner);
         let counter = match end {
             Ok(()) => return,
-            Err(Broken::Truncated) => Some(&self.counters.truncated),
-            Err(Broken::Changed) => Some(&self.counters.changed),
-            Err(Broken::Stalled) => Some(&self.counters.stalled),
-            Err(Broken::Failed) => None,
+            Err(Aborted::Truncated) => Some(&self.counters.truncated),
+            Err(Aborted::Changed) => Some(&self.counters.changed),
+            Err(Aborted::Stalled) => Some(&self.counters.stalled),
+            Err(Aborted::Failed) => None,
         };
         counter.map(|c| c.fetch_add(1, Ordering::Relaxed));
         connection.inner.abort();
     }
 
-    /// One request and its response; `false`: the last.
+    /// Serves one request; `false`: it was the connection's last.
     fn exchange(
         &self,
         connection: &mut Paced<'_, impl Connection>,
         inbox: &mut Inbox,
         last: &mut LastSent,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, Aborted> {
         self.counters.completed(connection.inner);
         let mut sent = Ok(());
         let head = inbox.read_head(connection.inner, KEEP_ALIVE_TIME, HEAD_TIME, || {
@@ -215,7 +218,7 @@ impl Server {
         inbox: &mut Inbox,
         head: &Result<Vec<u8>, HeadError>,
         last: &mut LastSent,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, Aborted> {
         let reject = match head {
             Ok(head) => match request::parse(head) {
                 Ok(request) => match self.skip_content(connection.inner, inbox, &request)? {
@@ -244,7 +247,7 @@ impl Server {
         connection: &mut impl Connection,
         inbox: &mut Inbox,
         request: &Request,
-    ) -> Result<Result<(), Reject>, Broken> {
+    ) -> Result<Result<(), Reject>, Aborted> {
         let deadline = Instant::now() + HEAD_TIME;
         inbox.set_deadline(Some(deadline));
         let skipped = Self::skip_until(deadline, connection, inbox, request);
@@ -257,7 +260,7 @@ impl Server {
         connection: &mut impl Connection,
         inbox: &mut Inbox,
         request: &Request,
-    ) -> Result<Result<(), Reject>, Broken> {
+    ) -> Result<Result<(), Reject>, Aborted> {
         let mut body = Body::new(request.framing);
         let mut total = 0;
         loop {
@@ -282,22 +285,22 @@ impl Server {
         connection: &mut Paced<'_, impl Connection>,
         request: &Request,
         last: &mut LastSent,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, Aborted> {
         let over = [&self.stopping, &*self.crowded].iter().any(|f| f.load(Ordering::Relaxed));
         let keep_alive = request.keep_alive && !over;
         match self.find(request) {
-            Ok(Found::File { file, mime }) => {
+            Ok(Resource::File { file, mime }) => {
                 let file = OpenFile::new(file)?;
                 self.send_file(connection, request, file, &mime, keep_alive, last)?;
                 Ok(keep_alive)
             }
-            Ok(Found::Page(page)) => {
+            Ok(Resource::Page(page)) => {
                 let mut head = self.head(Status(200), keep_alive);
                 head.field("Content-Type", "text/html; charset=utf-8");
                 self.send_text(connection, head, request.method, page)?;
                 Ok(keep_alive)
             }
-            Ok(Found::Moved(location)) => {
+            Ok(Resource::Moved(location)) => {
                 let mut head = self.head(Status(301), keep_alive);
                 head.field("Location", &location)
                     .field("Content-Type", "text/plain; charset=utf-8");
@@ -308,25 +311,27 @@ impl Server {
         }
     }
 
-    fn find(&self, request: &Request) -> Result<Found, Reject> {
+    fn find(&self, request: &Request) -> Result<Resource, Reject> {
         let path = RequestPath::decode(&request.path)?;
         let directory = match self.root.find(&path)? {
-            Opened::File(_) if path.is_directory => {
+            OpenedPath::File(_) if path.is_directory => {
                 return Err(Reject::new(404, "this is a file, its name does not end in a slash"));
             }
-            Opened::File(file) => return Ok(Found::File { file, mime: mime(path.file_name()) }),
-            // RFC 3986 section 5.2: relative links in an index need the slash.
-            Opened::Directory(_) if !path.is_directory => {
-                return Ok(Found::Moved(path.as_directory_url()));
+            OpenedPath::File(file) => {
+                return Ok(Resource::File { file, mime: mime(path.file_name()) });
             }
-            Opened::Directory(directory) => directory,
+            // RFC 3986 section 5.2: relative links in an index need the slash.
+            OpenedPath::Directory(_) if !path.is_directory => {
+                return Ok(Resource::Moved(path.as_directory_url()));
+            }
+            OpenedPath::Directory(directory) => directory,
         };
-        if let Ok(Opened::File(file)) = self.root.find(&path.join(b"index.html")) {
-            return Ok(Found::File { file, mime: mime(b"index.html") });
+        if let Ok(OpenedPath::File(file)) = self.root.find(&path.join(b"index.html")) {
+            return Ok(Resource::File { file, mime: mime(b"index.html") });
         }
         let page = listing::page(&directory, &path)
             .map_err(|e| Reject::new(500, format!("the directory cannot be read: {e}")))?;
-        Ok(Found::Page(page))
+        Ok(Resource::Page(page))
     }
 
     fn send_file(
@@ -337,7 +342,7 @@ impl Server {
         mime: &str,
         keep_alive: bool,
         last: &mut LastSent,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), Aborted> {
         let decision = file.validators.decide(&request.conditions);
         let range = match &request.range {
             // RFC 9110 section 14.2: Range is for GET only, after the conditions.
@@ -394,7 +399,7 @@ impl Server {
         } else {
             self.reference_file(connection, head, &file, first, end)
         };
-        if matches!(sent, Err(Broken::Truncated | Broken::Changed)) {
+        if matches!(sent, Err(Aborted::Truncated | Aborted::Changed)) {
             self.mappings.forget(&file);
         }
         sent?;
@@ -410,7 +415,7 @@ impl Server {
         file: &OpenFile,
         first: u64,
         end: u64,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), Aborted> {
         let (mut head, mut at) = (Some(head), first);
         while at < end {
             let body = self.mappings.frags(file, at, SEND_PIECE.min(end - at));
@@ -434,7 +439,7 @@ impl Server {
         file: &OpenFile,
         first: u64,
         end: u64,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), Aborted> {
         let mut source = io::Seek::seek(&mut file.file(), io::SeekFrom::Start(first))
             .map(|_| file.file().take(end - first))?;
         let capacity = (end - first).min(SEND_PIECE / 4) as usize;
@@ -444,7 +449,7 @@ impl Server {
         while left > 0 {
             let room = buffer.get_mut(filled..).unwrap_or_default();
             let n = match source.read(room) {
-                Ok(0) => return Err(Broken::Truncated),
+                Ok(0) => return Err(Aborted::Truncated),
                 Ok(n) => n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => return Err(e.into()),
@@ -474,7 +479,7 @@ impl Server {
         mut head: Head,
         method: Method,
         text: String,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), Aborted> {
         head.field("Content-Length", &text.len().to_string());
         let text = (method == Method::Get).then(|| Bytes::from(text));
         let head = connection.begin(head).into();
@@ -488,7 +493,7 @@ impl Server {
         method: Method,
         reject: &Reject,
         keep_alive: bool,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, Aborted> {
         let keep_alive = keep_alive && !reject.close;
         let mut head = self.head(reject.status, keep_alive);
         head.field("Content-Type", "text/plain; charset=utf-8");
@@ -510,11 +515,11 @@ impl Server {
     }
 
     /// Refuses one connection too many with a 503.
-    pub(crate) fn refuse(&self, connection: &mut impl Connection, full: Full) {
+    pub(crate) fn refuse(&self, connection: &mut impl Connection, full: NoPermit) {
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
         let why = match full {
-            Full::All => "too many connections",
-            Full::Client => {
+            NoPermit::All => "too many connections",
+            NoPermit::Client => {
                 self.counters.refused_client.fetch_add(1, Ordering::Relaxed);
                 "too many connections from this address"
             }
@@ -532,7 +537,7 @@ impl Server {
         connection: &mut Paced<'_, impl Connection>,
         head: Bytes,
         text: Option<Bytes>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), Aborted> {
         if self.copy_below == u64::MAX {
             let whole = [&head[..], text.as_deref().unwrap_or_default()].concat();
             return self.write(connection, &whole);
@@ -547,7 +552,7 @@ impl Server {
         connection: &mut Paced<'_, impl Connection>,
         mut frags: FragVec,
         source: Option<&OpenFile>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), Aborted> {
         intact(source)?;
         connection.inner.set_write_timeout(Some(TICK))?;
         while !frags.is_empty() {
@@ -566,7 +571,7 @@ impl Server {
         &self,
         connection: &mut Paced<'_, impl Connection>,
         mut bytes: &[u8],
-    ) -> Result<(), Broken> {
+    ) -> Result<(), Aborted> {
         connection.inner.set_write_timeout(Some(TICK))?;
         while !bytes.is_empty() {
             match connection.write(bytes) {
@@ -586,7 +591,7 @@ impl Server {
         connection: &mut impl Connection,
         inbox: &mut Inbox,
         last: &LastSent,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), Aborted> {
         connection.shutdown_write()?;
         let mut read = 0;
         let deadline = Instant::now() + LINGER_TIME;
@@ -609,7 +614,7 @@ impl Server {
 }
 
 /// The answer to a request.
-enum Found {
+enum Resource {
     File { file: File, mime: String },
     Page(String),
     Moved(String),

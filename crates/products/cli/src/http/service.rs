@@ -1,4 +1,5 @@
-//! A file server on a host: a thread that accepts for each address, and one for each connection.
+//! [`Service`]: a file server on a host, with a thread that accepts for each address, and one for each
+//! connection. `serve` and `demo` start it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use pagewire::{BindOptions, Host, SocketOption, TcpListener};
 use super::server::Server;
 use crate::failure::{Failure, reason};
 use crate::limits::{BACKLOG, SHUTDOWN_TIME, THREAD_STACK};
-use crate::places::Places;
+use crate::permits::Permits;
 
 /// A server and its connections.
 #[derive(Clone)]
@@ -20,7 +21,7 @@ pub(crate) struct Service {
     pub(crate) zerocopy: bool,
     /// Copies are counted for each connection, too.
     pub(crate) count_copies: bool,
-    pub(crate) places: Places,
+    pub(crate) permits: Permits,
 }
 
 impl Service {
@@ -29,7 +30,7 @@ impl Service {
             server: Arc::new(server),
             zerocopy: false,
             count_copies: false,
-            places: Places::default(),
+            permits: Permits::default(),
         }
     }
 
@@ -42,7 +43,7 @@ impl Service {
             };
             Failure::because(format!("listening on {on}"), reason(&e) + hint)
         };
-        self.places.report_crowded(&self.server.crowded);
+        self.permits.report_crowded(&self.server.crowded);
         let listener =
             host.listen_with(on, &BindOptions::new().backlog(BACKLOG)).map_err(failed)?;
         listener.set_zerocopy(self.zerocopy).map_err(failed)?;
@@ -69,8 +70,8 @@ impl Service {
             if self.count_copies {
                 let _ = connection.set_option(SocketOption::CountCopies(true));
             }
-            let place = match self.places.take(from.ip()) {
-                Ok(place) => place,
+            let permit = match self.permits.take(from.ip()) {
+                Ok(permit) => permit,
                 Err(full) => {
                     self.server.refuse(&mut connection, full);
                     continue;
@@ -78,7 +79,7 @@ impl Service {
             };
             let server = Arc::clone(&self.server);
             let serve = move || {
-                let _place = place;
+                let _permit = permit;
                 server.serve(&mut connection);
             };
             let thread = std::thread::Builder::new().name("serve".into()).stack_size(THREAD_STACK);
@@ -93,7 +94,7 @@ impl Service {
     pub(crate) fn stop(&self, host: &Host) {
         self.server.stopping.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + SHUTDOWN_TIME;
-        while !self.places.is_empty() && Instant::now() < deadline {
+        while !self.permits.is_empty() && Instant::now() < deadline {
             std::thread::park_timeout(Duration::from_millis(5));
         }
         host.drain(
@@ -109,7 +110,7 @@ mod tests {
     use pagewire::Pair;
 
     use super::*;
-    use crate::places::PlaceLimits;
+    use crate::permits::PermitLimits;
 
     #[test]
     fn a_client_with_as_many_connections_as_it_may_have_is_told_so_and_others_are_served() {
@@ -123,8 +124,8 @@ mod tests {
         let server = host(left, ["10.0.0.1/24", "fd77::1/64"]);
         let clients = host(right, ["10.0.0.2/24", "fd77::2/64"]);
         let files = Server::new(directory.path(), 0, 0).expect("a directory");
-        let places = Places::new(PlaceLimits::new(3, Some(2)));
-        let service = Service { places, ..Service::new(files) };
+        let permits = Permits::new(PermitLimits::new(3, Some(2)));
+        let service = Service { permits, ..Service::new(files) };
         // Over either, the client is another.
         let ends = ["10.0.0.1:80", "[fd77::1]:80"];
         for on in ends {
@@ -142,7 +143,7 @@ mod tests {
         assert_eq!(ask(ends[0]).1, "HTTP/1.1 503");
         let other = ask(ends[1]);
         assert_eq!(other.1, "HTTP/1.1 200");
-        assert_eq!(ask(ends[1]).1, "HTTP/1.1 503", "all places are taken");
+        assert_eq!(ask(ends[1]).1, "HTTP/1.1 503", "all permits are taken");
         let counters = &service.server.counters;
         let refused = [&counters.refused, &counters.refused_client];
         assert_eq!(refused.map(|c| c.load(Ordering::Relaxed)), [2, 1]);

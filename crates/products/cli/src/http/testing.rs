@@ -1,4 +1,4 @@
-//! Kernel sockets as connections, so that HTTP is tested without the stack under it.
+//! Connections for tests of HTTP without the stack under it: kernel sockets, and scripted streams.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use pagewire::memory::{CopyLedger, Frag, FragVec};
 
-use super::connection::Connection;
+use super::connection::{Connection, advance};
 
 impl Connection for TcpStream {
     fn send_frags(&mut self, frags: &mut FragVec) -> io::Result<usize> {
@@ -17,13 +17,7 @@ impl Connection for TcpStream {
             part.for_each_piece(&mut CopyLedger::new(), |p| bytes.extend_from_slice(p));
         }
         let n = self.write(&bytes)?;
-        let mut left = n;
-        frags.retain(|frag| {
-            let taken = left.min(frag.len());
-            frag.advance(taken);
-            left -= taken;
-            !frag.is_empty()
-        });
+        advance(frags, n);
         Ok(n)
     }
 
@@ -66,11 +60,11 @@ pub(crate) struct Script {
     pub(crate) incoming: std::collections::VecDeque<Result<Vec<u8>, io::ErrorKind>>,
     pub(crate) sent: Vec<u8>,
     pub(crate) aborted: bool,
-    /// Of a peer that takes what is sent slowly. `None`: at once.
+    /// The clock of a peer that takes bytes slowly. `None`: it takes them at once.
     clock: Option<Clock>,
 }
 
-/// The clock of a peer that takes so many bytes at the end of each turn of it; nobody waits for it.
+/// The clock of a peer that takes `bytes` bytes at the end of each turn. Nobody waits for it.
 pub(crate) struct Clock {
     begun: Instant,
     /// Since then, by this clock.
@@ -99,12 +93,12 @@ impl Script {
         Self { incoming, ..Self::default() }
     }
 
-    /// One byte at a time.
+    /// A stream that gives one byte at a time.
     pub(crate) fn trickle(bytes: &[u8]) -> Self {
         Self::new(bytes.chunks(1))
     }
 
-    /// A peer that asks once and then takes so many bytes at the end of each turn.
+    /// A peer that sends a request and then takes `bytes` bytes at the end of each turn.
     pub(crate) fn slow(request: &[u8], bytes: usize, turn: Duration) -> Self {
         let clock = Clock { begun: Instant::now(), passed: Duration::ZERO, turn, bytes };
         Self { clock: Some(clock), ..Self::new([request]) }

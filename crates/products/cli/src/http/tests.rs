@@ -1,5 +1,6 @@
-//! What the server and the client promise, over the kernel's loopback and over scripted streams.
+//! Tests of server and client, over the kernel's loopback and over scripted streams.
 
+#[cfg(feature = "full")]
 mod fetching;
 mod leaves;
 mod messages;

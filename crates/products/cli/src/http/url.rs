@@ -1,4 +1,4 @@
-//! URLs of files to fetch.
+//! URLs of files to fetch: `http` only, the host an address. `fetch` parses them and follows redirects.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +12,7 @@ use crate::failure::Failure;
 pub(crate) struct Url {
     text: String,
     pub(crate) address: SocketAddr,
-    /// What the Host field says.
+    /// Value of the `Host` field.
     pub(crate) host: String,
     /// Path and query, as in a request line.
     pub(crate) target: String,
@@ -86,5 +86,60 @@ impl Url {
 
     pub(crate) fn as_str(&self) -> &str {
         &self.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_needs_an_address_and_nothing_that_we_cannot_do() {
+        let url = Url::parse("http://10.0.0.1/a/b%20c?q=1#f").unwrap();
+        assert_eq!(url.address, "10.0.0.1:80".parse().unwrap());
+        assert_eq!((url.host.as_str(), url.target.as_str()), ("10.0.0.1", "/a/b%20c?q=1"));
+        assert_eq!(url.file_name().as_deref(), Some("b c"));
+        let url = Url::parse("HTTP://[fd77::1]:8080").unwrap();
+        assert_eq!(url.address, "[fd77::1]:8080".parse().unwrap());
+        assert_eq!((url.host.as_str(), url.target.as_str()), ("[fd77::1]:8080", "/"));
+        assert_eq!(url.file_name(), None);
+        for text in [
+            "",
+            "10.0.0.1/x",
+            "http://",
+            "http:///x",
+            "https://10.0.0.1/",
+            "ftp://10.0.0.1/",
+            "http://example.org/x",
+            "http://localhost/",
+            "http://10.0.0.1:0/",
+            "http://10.0.0.1:65536/",
+            "http://10.0.0.1:x/",
+            "http://user@10.0.0.1/",
+            "http://10.0.0.1/a b",
+            "http://10.0.0.1/\r\nX: y",
+            "http://[fd77::1/",
+            "http://10.0.0.256/",
+        ] {
+            assert!(Url::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_redirect_is_resolved_against_the_url_that_it_came_from() {
+        let base = Url::parse("http://10.0.0.1:81/a/b?q#f").unwrap();
+        for (location, expected) in [
+            ("c", "http://10.0.0.1:81/a/c"),
+            ("/c", "http://10.0.0.1:81/c"),
+            ("../../../c", "http://10.0.0.1:81/c"),
+            ("//10.0.0.2/c", "http://10.0.0.2/c"),
+            ("http://[::1]/", "http://[::1]/"),
+            ("?r", "http://10.0.0.1:81/a/b?r"),
+        ] {
+            assert_eq!(base.join(location).unwrap().as_str(), expected);
+        }
+        for location in ["https://10.0.0.1/", "http://example.org/", "file:///etc/passwd", "a b"] {
+            assert!(base.join(location).is_err(), "{location:?}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! How it looks.
+//! Draws the screen of `top` from the [`Model`] and the [`Choices`].
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Clear, Paragraph, Row as TableRow, Sparkline, Table};
 
 use super::model::{Model, Row, scaled};
-use super::state::{Column, State};
+use super::state::{Choices, Column};
 use crate::ss::state_name;
 
 /// Rows of the plots of throughput, each.
@@ -19,7 +19,7 @@ const LISTS: u16 = 8;
 /// Columns of the numbers beside a plot.
 const BESIDE: u16 = 24;
 
-pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, state: &mut State) {
+pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, state: &mut Choices) {
     let longest = [&model.rates.drops, &model.rates.copies, &model.rates.parts];
     let longest = longest.iter().map(|list| list.len()).max().unwrap_or(0) as u16;
     let areas = Layout::vertical([
@@ -138,7 +138,7 @@ const COLUMNS: [(&str, Option<Column>, Constraint); 12] = [
     ("Age s", Some(Column::Age), Constraint::Length(6)),
 ];
 
-fn draw_sockets(frame: &mut Frame<'_>, area: Rect, model: &Model, state: &mut State) {
+fn draw_sockets(frame: &mut Frame<'_>, area: Rect, model: &Model, state: &mut Choices) {
     let (rows, all) = state.choose(&model.rows);
     let order = if state.reverse { "smallest first" } else { "largest first" };
     let mut title = format!(" {all} connections by {} ({order}) ", state.column.name());
@@ -179,7 +179,7 @@ fn row(row: &Row) -> TableRow<'static> {
     ])
 }
 
-fn draw_foot(frame: &mut Frame<'_>, area: Rect, state: &State) {
+fn draw_foot(frame: &mut Frame<'_>, area: Rect, state: &Choices) {
     let text = if state.typing {
         format!("filter: {}_   (Enter keeps it, Esc clears it)", state.filter)
     } else {
@@ -225,8 +225,8 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::model::Look;
-    use super::super::model::tests::{connection, look};
+    use super::super::model::Snapshot;
+    use super::super::model::tests::{connection, snapshot};
     use super::*;
 
     fn model() -> Model {
@@ -235,16 +235,18 @@ mod tests {
         for second in 0..30_u32 {
             let n = u64::from(second);
             let sockets = vec![connection(40_000, n * 5_000_000, 7), connection(50_000, 0, 7)];
-            let mut look =
-                Look { sockets, ..look(f64::from(second), n * n * 1000, &[("tcp_checksum", n)]) };
-            look.stats.hosts[0].sockets = SocketCounts { connections: 2, ..Default::default() };
-            look.stats.hosts[0].copies = [("app_write".to_owned(), n * 2000)].into();
-            model.update(look);
+            let mut snapshot = Snapshot {
+                sockets,
+                ..snapshot(f64::from(second), n * n * 1000, &[("tcp_checksum", n)])
+            };
+            snapshot.stats.hosts[0].sockets = SocketCounts { connections: 2, ..Default::default() };
+            snapshot.stats.hosts[0].copies = [("app_write".to_owned(), n * 2000)].into();
+            model.update(snapshot);
         }
         model
     }
 
-    fn screen((width, height): (u16, u16), state: &mut State) -> String {
+    fn screen((width, height): (u16, u16), state: &mut Choices) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
         let model = model();
         terminal.draw(|frame| draw(frame, &model, state)).expect("it is drawn");
@@ -253,7 +255,7 @@ mod tests {
 
     #[test]
     fn the_screen_shows_the_process_rates_reasons_connections_and_keys() {
-        let text = screen((120, 30), &mut State::default());
+        let text = screen((120, 30), &mut Choices::default());
         for part in [
             "pid 4711",
             "serve --tap pw0",
@@ -278,11 +280,11 @@ mod tests {
 
     #[test]
     fn a_filter_a_pause_and_the_help_are_shown() {
-        let mut state = State { filter: "50000".to_owned(), typing: true, ..State::default() };
+        let mut state = Choices { filter: "50000".to_owned(), typing: true, ..Choices::default() };
         let text = screen((120, 30), &mut state);
         assert!(text.contains("1 connections") && text.contains("filter: 50000_"), "{text}");
         assert!(!text.contains(":40000"), "{text}");
-        let mut state = State { help: true, paused: true, ..State::default() };
+        let mut state = Choices { help: true, paused: true, ..Choices::default() };
         let text = screen((120, 30), &mut state);
         assert!(text.contains(" keys ") && text.contains("PAUSED"), "{text}");
     }
@@ -290,7 +292,7 @@ mod tests {
     #[test]
     fn no_terminal_is_too_small() {
         for size in [(1, 1), (10, 3), (40, 12), (300, 5)] {
-            let mut state = State { help: true, ..State::default() };
+            let mut state = Choices { help: true, ..Choices::default() };
             screen(size, &mut state);
         }
     }

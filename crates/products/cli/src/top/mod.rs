@@ -1,7 +1,7 @@
-//! `pagewire top`: a process's throughput, drops, copies and connections, each second anew.
+//! `pagewire top`: the throughput, drops, copies and connections of a process, updated each second.
 //!
-//! [`model`] makes numbers of two looks at the process, [`state`] has what the keys have chosen,
-//! [`draw`] makes a screen of both. Here is what needs a process and a terminal.
+//! This file owns the loop over a process and a terminal. [`model`] computes numbers from two snapshots of
+//! the process, [`state`] holds the choices made by keys, [`draw`] draws both.
 
 mod draw;
 mod model;
@@ -17,16 +17,16 @@ use crate::args::view::TopOptions;
 use crate::failure::{Failure, plain, reason};
 use crate::processes::{self, Process};
 use crate::signals::{self, Stop};
-use model::{Look, Model};
-use state::State;
+use model::{Model, Snapshot};
+use state::Choices;
 
-/// From one look to the next.
+/// Time between two snapshots.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// How often signals are looked for.
+/// Time between two checks for signals.
 const SIGNALS: Duration = Duration::from_millis(200);
 
-/// Most connections that are shown, so that a look at a large server stays short. All are counted.
+/// Most connections that are shown, so that a snapshot of a large server stays short. All are counted.
 const MOST: usize = 10_000;
 
 pub(crate) fn run(options: &TopOptions) -> Result<(), Failure> {
@@ -37,20 +37,20 @@ pub(crate) fn run(options: &TopOptions) -> Result<(), Failure> {
     let mut process = choose(processes::find(&options.target)?)?;
     let stop = signals::watch(|| {})?;
     let failed = |e: io::Error| Failure::because("the terminal", reason(&e));
-    // Its hook restores the terminal when this program panics.
+    // `try_init` also sets a hook that restores the terminal when this program panics.
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let end = show(&mut terminal, &mut process, &stop);
     let restored = ratatui::try_restore();
     let end = end.map_err(failed)?;
     restored.map_err(failed)?;
     if let Some(why) = end {
-        // What was looked at has ended: that is no failure.
+        // The process that was shown has ended, which is no failure.
         println!("pagewire: {}", plain(&format!("{}: {why}", process.name())));
     }
     Ok(())
 }
 
-/// The one process to be looked at.
+/// The process to show, which must be the only one.
 fn choose(mut all: Vec<Process>) -> Result<Process, Failure> {
     match (all.pop(), all.is_empty()) {
         (None, _) => Err(Failure::Failed(processes::none_found().into())),
@@ -63,19 +63,19 @@ fn choose(mut all: Vec<Process>) -> Result<Process, Failure> {
     }
 }
 
-/// Shows it until a key or a signal ends that (`None`), or the process does.
+/// Shows the process until a key or a signal ends that (`None`), or the process ends: then says why.
 fn show(
     terminal: &mut DefaultTerminal,
     process: &mut Process,
     stop: &Stop,
 ) -> io::Result<Option<String>> {
-    let (mut model, mut state) = (Model::new(process.info.clone()), State::default());
+    let (mut model, mut state) = (Model::new(process.info.clone()), Choices::default());
     let mut next = Instant::now();
     while !stop.is_set() && !state.quit {
         if Instant::now() >= next {
             if !state.paused {
-                match look(process) {
-                    Ok(look) => model.update(look),
+                match snapshot(process) {
+                    Ok(snapshot) => model.update(snapshot),
                     Err(error) => return Ok(Some(processes::why_not(&error))),
                 }
             }
@@ -92,8 +92,8 @@ fn show(
     Ok(None)
 }
 
-fn look(process: &mut Process) -> Result<Look, pagewire_control::AskError> {
+fn snapshot(process: &mut Process) -> Result<Snapshot, pagewire_control::AskError> {
     let mut sockets = process.client.all_sockets(MOST)?;
     sockets.retain(|socket| socket.remote.is_some());
-    Ok(Look { stats: process.client.stats()?, sockets })
+    Ok(Snapshot { stats: process.client.stats()?, sockets })
 }

@@ -1,20 +1,22 @@
-//! What is shown: made of two looks at a process, without a terminal.
+//! The numbers on the screen: rates, computed from two snapshots of a process.
+//!
+//! `top/mod.rs` takes the snapshots, `draw.rs` draws the [`Model`].
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use pagewire_control::protocol::{Info, Socket, Stats};
 
-/// Looks that the plots reach back: two minutes.
+/// Snapshots that the plots reach back: two minutes.
 const HISTORY: usize = 120;
 
-/// One look at a process.
+/// The counters and sockets of a process at one time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Look {
+pub(super) struct Snapshot {
     pub(super) stats: Stats,
     pub(super) sockets: Vec<Socket>,
 }
 
-/// A process between two looks.
+/// A process, with its rates between the last two snapshots.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     pub(super) info: Info,
@@ -24,12 +26,12 @@ pub(super) struct Model {
     pub(super) sent: VecDeque<u64>,
     pub(super) rows: Vec<Row>,
     pub(super) stats: Stats,
-    /// Bytes of each connection at the last look: sent and acknowledged, received.
+    /// Bytes of each connection at the last snapshot: sent and acknowledged, received.
     before: HashMap<Ends, (u64, u64)>,
-    looked: bool,
+    has_snapshot: bool,
 }
 
-/// What names a connection: its host and both ends.
+/// The identity of a connection: host, protocol, and both ends.
 type Ends = (String, String, Option<std::net::SocketAddr>, std::net::SocketAddr);
 
 /// Changes in a second.
@@ -48,7 +50,7 @@ pub(super) struct Rates {
     pub(super) parts: Vec<(String, f64, u64)>,
 }
 
-/// A socket, and what it carried since the look before.
+/// A socket, with its rates since the snapshot before.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
     pub(super) socket: Socket,
@@ -85,15 +87,15 @@ impl Model {
         Self { info, ..Self::default() }
     }
 
-    /// Takes the next look. The first has no rates.
-    pub(super) fn update(&mut self, look: Look) {
-        let seconds = look.stats.uptime_seconds - self.stats.uptime_seconds;
-        let known = self.looked && seconds > 0.0;
+    /// Takes the next snapshot. The first gives no rates.
+    pub(super) fn update(&mut self, snapshot: Snapshot) {
+        let seconds = snapshot.stats.uptime_seconds - self.stats.uptime_seconds;
+        let known = self.has_snapshot && seconds > 0.0;
         let per_second = |now: u64, before: u64| match known {
             true => now.saturating_sub(before) as f64 / seconds,
             false => 0.0,
         };
-        self.rates = rates(&self.stats, &look.stats, per_second);
+        self.rates = rates(&self.stats, &snapshot.stats, per_second);
         if known {
             for (plot, bits) in [
                 (&mut self.received, self.rates.received_bits),
@@ -107,7 +109,7 @@ impl Model {
         }
         let mut carried = HashMap::new();
         self.rows.clear();
-        for socket in look.sockets {
+        for socket in snapshot.sockets {
             let tcp = socket.tcp.as_ref();
             let now = tcp.map_or((0, 0), |tcp| (tcp.bytes_acked, tcp.bytes_received));
             let (host, protocol) = (socket.host.clone(), socket.protocol.clone());
@@ -118,7 +120,7 @@ impl Model {
             self.rows.push(Row { socket, sent, received });
             carried.insert(ends, now);
         }
-        (self.before, self.stats, self.looked) = (carried, look.stats, true);
+        (self.before, self.stats, self.has_snapshot) = (carried, snapshot.stats, true);
     }
 }
 
@@ -142,7 +144,7 @@ fn rates(before: &Stats, now: &Stats, per_second: impl Fn(u64, u64) -> f64) -> R
                 (name, rate, n)
             })
             .collect();
-        // Those that happen now first, then those that happened most.
+        // Reasons that occur now come first, then the most frequent ones.
         all.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.2.cmp(&a.2)).then(a.0.cmp(&b.0)));
         all
     };
@@ -232,7 +234,7 @@ pub(super) mod tests {
         }
     }
 
-    pub(in crate::top) fn look(at: f64, bytes: u64, drops: &[(&str, u64)]) -> Look {
+    pub(in crate::top) fn snapshot(at: f64, bytes: u64, drops: &[(&str, u64)]) -> Snapshot {
         let device = [("rx_bytes".to_owned(), bytes), ("tx_bytes".to_owned(), 10 * bytes)];
         let link = LinkStats { device: device.into(), ..LinkStats::default() };
         let named = |(name, n): &(&str, u64)| ((*name).to_owned(), *n);
@@ -243,16 +245,16 @@ pub(super) mod tests {
             ..HostStats::default()
         };
         let stats = Stats { uptime_seconds: at, hosts: vec![host], ..Stats::default() };
-        Look { stats, sockets: Vec::new() }
+        Snapshot { stats, sockets: Vec::new() }
     }
 
     #[test]
     fn rates_are_differences_by_the_clock_of_the_process() {
         let mut model = Model::default();
-        model.update(look(10.0, 5000, &[("tcp_checksum", 7)]));
+        model.update(snapshot(10.0, 5000, &[("tcp_checksum", 7)]));
         assert_eq!((model.rates.received_bits, model.rates.opened), (0.0, 0.0));
-        assert!(model.received.is_empty(), "one look is no rate");
-        model.update(look(12.0, 6000, &[("tcp_checksum", 7), ("no_route", 3)]));
+        assert!(model.received.is_empty(), "one snapshot gives no rate");
+        model.update(snapshot(12.0, 6000, &[("tcp_checksum", 7), ("no_route", 3)]));
         assert_eq!((model.rates.received_bits, model.rates.sent_bits), (4000.0, 40_000.0));
         assert_eq!(model.rates.opened, 5.0);
         let expected = [("no_route".to_owned(), 1.5, 3), ("tcp_checksum".to_owned(), 0.0, 7)];
@@ -263,7 +265,7 @@ pub(super) mod tests {
     #[test]
     fn a_connection_has_the_rates_of_its_ends_and_a_new_one_starts_from_nothing() {
         let mut model = Model::default();
-        let with = |at, sockets| Look { sockets, ..look(at, 0, &[]) };
+        let with = |at, sockets| Snapshot { sockets, ..snapshot(at, 0, &[]) };
         model.update(with(1.0, vec![connection(1, 1000, 0)]));
         model.update(with(2.0, vec![connection(2, 300, 40), connection(1, 1500, 0)]));
         let rates: Vec<_> = model.rows.iter().map(|row| (row.sent, row.received)).collect();
@@ -277,7 +279,7 @@ pub(super) mod tests {
     fn plots_reach_back_two_minutes_and_not_further() {
         let mut model = Model::default();
         for second in 0..500 {
-            model.update(look(f64::from(second), 0, &[]));
+            model.update(snapshot(f64::from(second), 0, &[]));
         }
         assert_eq!((model.received.len(), model.sent.len()), (HISTORY, HISTORY));
     }
@@ -285,8 +287,8 @@ pub(super) mod tests {
     #[test]
     fn a_clock_that_does_not_advance_gives_no_rates() {
         let mut model = Model::default();
-        model.update(look(1.0, 0, &[]));
-        model.update(look(1.0, 100, &[]));
+        model.update(snapshot(1.0, 0, &[]));
+        model.update(snapshot(1.0, 100, &[]));
         assert_eq!(model.rates.received_bits, 0.0);
     }
 

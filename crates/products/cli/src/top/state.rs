@@ -1,4 +1,6 @@
-//! What the person at the terminal has chosen, and how keys change it: without a terminal.
+//! The choices of the person at the terminal (order, filter, scrolling), and how keys change them.
+//!
+//! Nothing here reads a terminal: `top/mod.rs` passes the keys, `draw.rs` reads the choices.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
@@ -10,7 +12,7 @@ const PAGE: usize = 10;
 /// Characters of a filter: as many as an address with a port has.
 const FILTER: usize = 60;
 
-/// What connections are sorted by.
+/// The order of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Column {
     #[default]
@@ -57,7 +59,7 @@ impl Column {
 
 /// The choices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct Choices {
     pub(super) column: Column,
     /// Smallest first.
     pub(super) reverse: bool,
@@ -65,14 +67,14 @@ pub(super) struct State {
     /// Keys go into the filter.
     pub(super) typing: bool,
     pub(super) help: bool,
-    /// No new looks.
+    /// No new snapshots are taken.
     pub(super) paused: bool,
     /// The first row that is shown.
     pub(super) scroll: usize,
     pub(super) quit: bool,
 }
 
-impl State {
+impl Choices {
     /// Does what the key is for.
     pub(super) fn key(&mut self, key: KeyEvent) {
         if key.kind == KeyEventKind::Release {
@@ -167,7 +169,7 @@ mod tests {
     use super::super::model::tests::connection;
     use super::*;
 
-    fn press(state: &mut State, keys: &str) {
+    fn press(state: &mut Choices, keys: &str) {
         for c in keys.chars() {
             let code = match c {
                 '\n' => KeyCode::Enter,
@@ -183,14 +185,14 @@ mod tests {
         Row { socket: connection(port, 0, 0), sent, received }
     }
 
-    fn ports(state: &mut State, rows: &[Row]) -> Vec<u16> {
+    fn ports(state: &mut Choices, rows: &[Row]) -> Vec<u16> {
         state.choose(rows).0.iter().filter_map(|row| Some(row.socket.remote?.port())).collect()
     }
 
     #[test]
     fn keys_sort_reverse_filter_and_quit() {
         let rows = [row(1, 5.0, 1.0), row(2, 9.0, 0.0), row(3, 0.0, 7.0)];
-        let mut state = State::default();
+        let mut state = Choices::default();
         assert_eq!(ports(&mut state, &rows), [2, 1, 3]);
         press(&mut state, "s");
         assert_eq!((state.column, ports(&mut state, &rows)), (Column::Received, vec![3, 1, 2]));
@@ -205,14 +207,14 @@ mod tests {
         assert_eq!(ports(&mut state, &rows).len(), 3);
         press(&mut state, "q");
         assert!(state.quit);
-        let mut state = State { typing: true, ..State::default() };
+        let mut state = Choices { typing: true, ..Choices::default() };
         state.key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL));
         assert!(state.quit, "an interrupt ends it at any time");
     }
 
     #[test]
     fn every_column_has_its_turn() {
-        let mut state = State::default();
+        let mut state = Choices::default();
         let mut seen = Vec::new();
         for _ in Column::ALL {
             seen.push(state.column.name());
@@ -225,7 +227,7 @@ mod tests {
     #[test]
     fn a_filter_has_words_that_all_apply_and_case_does_not_matter() {
         let rows = [row(1, 1.0, 0.0), row(22, 0.0, 0.0)];
-        let mut state = State { filter: "estab :22".to_owned(), ..State::default() };
+        let mut state = Choices { filter: "estab :22".to_owned(), ..Choices::default() };
         assert_eq!(ports(&mut state, &rows), [22]);
         state.filter = "LISTEN".to_owned();
         assert_eq!(state.choose(&rows).1, 0);
@@ -234,7 +236,7 @@ mod tests {
     #[test]
     fn scrolling_ends_at_the_last_row() {
         let rows = [row(1, 3.0, 0.0), row(2, 2.0, 0.0), row(3, 1.0, 0.0)];
-        let mut state = State::default();
+        let mut state = Choices::default();
         press(&mut state, "jjjjjj");
         assert_eq!(ports(&mut state, &rows), [3]);
         press(&mut state, "k");
@@ -244,7 +246,7 @@ mod tests {
 
     #[test]
     fn escape_closes_the_help_before_it_quits() {
-        let mut state = State::default();
+        let mut state = Choices::default();
         press(&mut state, "?\x1b");
         assert!(!state.help && !state.quit);
         press(&mut state, "\x1b");

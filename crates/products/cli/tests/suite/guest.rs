@@ -19,13 +19,13 @@ use crate::lab::{Lab, PAGEWIRE, Running, counter, text, write_file};
 
 const BOOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../scripts/guest/boot");
 
-/// All of it, on a machine that does other things too. Half a minute where it does not.
+/// Longest time of a test, on a machine that does other things too. An idle one takes half a minute.
 const LIMIT: Duration = Duration::from_secs(400);
 
 const FILE: u64 = 256 << 20;
 const FRAMES: u64 = 50_000;
 
-/// What a guest does that was there before, with the same card.
+/// The script of an earlier guest with the same card.
 const EARLIER: &str = r#"
 dhcp eth0 || exit 1
 wget -q -O /tmp/small http://10.77.0.2/small || exit 2
@@ -33,7 +33,7 @@ set -- $(sha256sum /tmp/small)
 echo "= small $1"
 "#;
 
-/// What the guest does. A line that begins with `=` is for the test.
+/// The script of the guest. A line that begins with `=` is for the test.
 const SCRIPT: &str = r#"
 fail() { echo "= failed: $1"; exit 1; }
 dhcp eth0 || fail "no address by DHCP"
@@ -91,7 +91,7 @@ done
 echo "= came back"
 "#;
 
-/// What a guest of the gateway does: a download and an upload of its content, and its failures.
+/// The script of a guest of the gateway: a download, an upload of its content, and failures.
 const THROUGH_GATEWAY: &str = r#"
 fail() { echo "= failed: $1"; exit 1; }
 dhcp eth0 || fail "no address by DHCP"
@@ -224,7 +224,7 @@ impl Guest {
     }
 }
 
-/// A file of so many bytes, and its sum.
+/// Writes a file of `len` bytes; returns its sum.
 fn file_and_sum(path: &Path, len: u64) -> String {
     write_file(path, len, len);
     sum_of(path)
@@ -421,7 +421,7 @@ fn a_guest_for_a_socket_where_nobody_listens_says_what_to_start() {
     }
     let dir = tempfile::tempdir().expect("a directory");
     let (missing, left) = (dir.path().join("missing"), dir.path().join("left"));
-    // What a process leaves that was killed.
+    // A process that was killed leaves its socket.
     drop(std::os::unix::net::UnixListener::bind(&left).expect("a socket"));
     for socket in [missing, left] {
         let mut boot = Command::new(BOOT);
@@ -434,7 +434,7 @@ fn a_guest_for_a_socket_where_nobody_listens_says_what_to_start() {
         for part in [format!("nobody listens at {socket};"), format!("--socket {socket} ")] {
             assert!(advice[0].contains(&part), "{said}");
         }
-        // It waits for somebody who does.
+        // The guest waits for somebody who listens.
         assert_eq!(output.status.code(), Some(124), "{said}");
     }
 }

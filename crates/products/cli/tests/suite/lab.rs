@@ -1,5 +1,5 @@
-//! What the tests of the command share: the command and what it says, children that end with the test,
-//! and a network namespace with a directory, both gone on drop.
+//! The kit of these tests: the command and its output, children that end with the test ([`Running`]), and a
+//! network namespace with a directory, both gone on drop ([`Lab`]).
 
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -60,12 +60,12 @@ impl Lab {
         command
     }
 
-    /// What a program inside says, which ends well.
+    /// The output of a program inside, which ends well.
     pub(crate) fn inside(&self, options: &[&str], program: &[&str]) -> String {
         run(&mut self.run(options, program))
     }
 
-    /// The same of a program that does not.
+    /// Runs a program inside, which fails.
     pub(crate) fn fails(&self, options: &[&str], program: &[&str]) -> Output {
         let output = self.run(options, program).output().expect("it runs");
         assert!(!output.status.success(), "{program:?}: {}", text(&output.stdout));
@@ -131,7 +131,7 @@ impl Running {
         said
     }
 
-    /// The same of a child that ends well when it is asked to, by a signal.
+    /// Sends a signal on which the child ends well; returns its standard error.
     pub(crate) fn stop(self, signal: &str) -> String {
         self.signal(signal);
         self.ends_with(0)
@@ -161,12 +161,12 @@ pub(crate) fn end(child: &mut Child) {
     }
 }
 
-/// What the command does with these arguments.
+/// Runs the command with these arguments.
 pub(crate) fn pagewire(args: &[&str]) -> Output {
     Command::new(PAGEWIRE).args(args).output().expect("the command runs")
 }
 
-/// What a program says, which ends well.
+/// The output of a program, which ends well.
 pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().expect("program runs");
     assert!(

@@ -1,4 +1,4 @@
-//! A view of running commands: the control socket, `ss`, metrics, the access log, counters as JSON.
+//! Tests of the view of running commands: control socket, `ss`, metrics, access log, counters as JSON.
 
 use std::fs;
 use std::path::Path;
@@ -42,7 +42,7 @@ fn ss_shows_where_a_server_listens_and_a_connection_with_its_path() {
     assert!(listening.contains("LISTEN") && listening.contains("10.77.0.2:80"), "{listening}");
     assert!(listening.contains(&format!("serve/{}", server.0.id())), "{listening}");
 
-    // A client that keeps its connection open until it is told to end.
+    // The client keeps its connection open until its input ends.
     let script = "import socket,sys\ns=socket.create_connection(('10.77.0.2',80))\n\
                   s.sendall(b'GET /file HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n')\n\
                   n=0\nwhile n<200000: n+=len(s.recv(65536))\nprint('got it',flush=True)\n\

@@ -1,4 +1,4 @@
-//! Reports and plots of measurements, and the line of progress, as a user gets them.
+//! Tests of reports and plots of measurements, and of the line of progress.
 
 use std::fs;
 use std::path::Path;

@@ -8,6 +8,11 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().expect("workspace root")
 }
 
+/// The text of a file of the repository.
+fn read(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
 fn sources(dir: &Path, out: &mut Vec<(String, String)>) {
     for entry in fs::read_dir(dir).expect("readable directory").flatten() {
         let path = entry.path();
@@ -33,8 +38,8 @@ fn is_test(name: &str) -> bool {
 }
 
 #[test]
-fn unsafe_code_lives_in_the_files_of_unsafe_md_only() {
-    let listed = fs::read_to_string(root().join("UNSAFE.md")).expect("UNSAFE.md");
+fn unsafe_code_lives_in_the_files_of_unsafe_md_only_which_lists_no_file_that_is_gone() {
+    let listed = read("UNSAFE.md");
     let code = |line: &str| !line.trim_start().starts_with("//");
     for (name, text) in all_sources() {
         let found = text.lines().filter(|l| code(l)).any(|line| {
@@ -44,11 +49,6 @@ fn unsafe_code_lives_in_the_files_of_unsafe_md_only() {
         });
         assert!(!found || listed.contains(&name), "{name} has unsafe code but is not in UNSAFE.md");
     }
-}
-
-#[test]
-fn unsafe_md_lists_no_file_that_is_gone() {
-    let listed = fs::read_to_string(root().join("UNSAFE.md")).expect("UNSAFE.md");
     for word in listed.split(['`', ' ', '|']).filter(|w| w.ends_with(".rs")) {
         assert!(root().join(word).is_file(), "UNSAFE.md lists {word}, which is not there");
     }
@@ -67,14 +67,6 @@ fn documents() -> Vec<(String, String)> {
         }
     }
     out
-}
-
-#[test]
-fn the_readme_has_the_two_commands() {
-    let text = fs::read_to_string(root().join("README.md")).expect("README.md");
-    for command in ["`make demo`", "`make test`"] {
-        assert!(text.contains(command), "README.md does not name {command}");
-    }
 }
 
 #[test]
@@ -116,7 +108,7 @@ fn documents_name_no_source_that_is_gone() {
 
 #[test]
 fn decisions_are_in_the_order_of_their_numbers() {
-    let text = fs::read_to_string(root().join("docs/DECISIONS.md")).expect("the decisions");
+    let text = read("docs/DECISIONS.md");
     let headings = text.lines().filter_map(|line| line.strip_prefix("## "));
     let numbers: Vec<u32> = headings
         .map(|heading| heading.split('.').next().and_then(|n| n.parse().ok()).expect("a number"))
@@ -145,25 +137,6 @@ fn without_tests(text: &str) -> String {
 /// Fails with the rule and everything that was found to break it.
 fn none(found: Vec<String>, rule: &str) {
     assert!(found.is_empty(), "{rule}\n  {}\n", found.join("\n  "));
-}
-
-#[test]
-fn a_plain_build_has_no_doubles_and_no_doors_for_tests() {
-    let mut found = Vec::new();
-    for (of, path, text) in library_sources() {
-        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("#[doc")).collect();
-        for pair in lines.windows(2).filter(|pair| !pair[0].starts_with("#[cfg(")) {
-            let words = pair[1].trim_end_matches([';', '{', ' ']).rsplit_once("mod ");
-            let name = words.map_or("", |(_, name)| name);
-            if ["bench", "double", "fuzzing", "testing"].contains(&name) {
-                found.push(format!("`{name}` in crates/{of}/src/{path}"));
-            }
-        }
-    }
-    none(
-        found,
-        "what only tests use has `#[cfg(…)]` in front: of tests, or of the feature `testing`",
-    );
 }
 
 /// The module that a file is, from its path within `src`.
@@ -248,7 +221,7 @@ fn target(
     Some(at)
 }
 
-/// What can be reached from a module by way of imports.
+/// The modules that a module reaches by way of imports.
 fn reached(
     from: &Vec<String>,
     edges: &BTreeMap<Vec<String>, BTreeSet<Vec<String>>>,
@@ -293,29 +266,6 @@ fn files_import_each_other_in_no_circles() {
     none(found, "files import each other in no circles, but parents and children");
 }
 
-/// Crates that stand on `pagewire` as any program does.
-const PRODUCTS: [&str; 4] =
-    ["products/bench", "products/cli", "products/control", "products/gateway"];
-
-/// The crates below it, of which programs are promised nothing.
-const BELOW: [&str; 6] = ["device", "mem", "ring", "sockets", "stack", "tcp"];
-
-#[test]
-fn products_use_what_programs_can_use() {
-    let mut found = Vec::new();
-    for product in PRODUCTS {
-        let path = root().join("crates").join(product).join("Cargo.toml");
-        let manifest = fs::read_to_string(path).expect("a manifest");
-        let (_, own) = manifest.split_once("\n[dependencies]\n").expect("dependencies");
-        let own = own.split("\n[").next().unwrap_or_default();
-        let names = own.lines().filter_map(|line| line.split(['.', ' ']).next());
-        let below =
-            |name: &&str| name.strip_prefix("pagewire-").is_some_and(|n| BELOW.contains(&n));
-        found.extend(names.filter(below).map(|name| format!("{product}: {name}")));
-    }
-    none(found, "a product is built on `pagewire`: what it lacks, it lacks for every program");
-}
-
 /// The steps of a byte's path (ARCHITECTURE.md).
 const STEPS: [&str; 14] =
     ["R1", "R2", "R3", "R4", "R5", "R6", "R7", "S1", "S2", "S3", "S4", "S5", "S6", "S7"];
@@ -326,7 +276,7 @@ fn each_step_of_the_path_has_one_file() {
     for (of, path, text) in library_sources() {
         let first = text.lines().next().unwrap_or_default();
         let Some(said) = first.strip_prefix("//! Byte path, step") else { continue };
-        // What follows the colon is what it does there.
+        // Behind the colon stands the work that the file does at the step.
         let said = said.split_once(':').map_or(said, |(steps, _)| steps);
         let words: Vec<_> = said.split(|c: char| !c.is_alphanumeric()).collect();
         for step in STEPS.into_iter().filter(|step| words.contains(step)) {
@@ -371,28 +321,42 @@ fn the_core_reads_no_clock_and_no_random_source() {
     }
 }
 
+/// Crates, and the crates of the workspace that they are not built on.
+const NOT_BUILT_ON: [(&[&str], &[&str], &str); 2] = [
+    (
+        &["core/mem", "core/tcp", "core/stack", "core/ring"],
+        &["device", "ring", "sockets"],
+        "sans-I/O crates only know each other",
+    ),
+    (
+        &["products/bench", "products/cli", "products/control", "products/gateway"],
+        &["device", "mem", "ring", "sockets", "stack", "tcp"],
+        "a product is built on `pagewire`: what that lacks, it lacks for every program",
+    ),
+];
+
 #[test]
-fn the_core_is_built_on_no_driver() {
-    for of in ["mem", "tcp", "stack", "ring"] {
-        let manifest = fs::read_to_string(root().join(format!("crates/core/{of}/Cargo.toml")));
-        let manifest = manifest.expect("a manifest");
-        let (_, built_on) = manifest.split_once("\n[dependencies]\n").expect("dependencies");
-        let built_on = built_on.split("\n[").next().unwrap_or_default();
-        for line in built_on.lines().filter(|line| line.starts_with("pagewire-")) {
-            let core = ["mem", "tcp", "stack"]
-                .iter()
-                .any(|core| line.starts_with(&format!("pagewire-{core}.workspace")));
-            assert!(
-                core,
-                "crates/core/{of} is built on {line}: sans-I/O crates only know each other"
-            );
+fn the_core_is_built_on_no_driver_and_products_on_what_programs_can_use() {
+    for (crates, others, rule) in NOT_BUILT_ON {
+        let mut found = Vec::new();
+        for of in crates {
+            let manifest = read(&format!("crates/{of}/Cargo.toml"));
+            let (_, own) = manifest.split_once("\n[dependencies]\n").expect("dependencies");
+            let own = own.split("\n[").next().unwrap_or_default();
+            let names = own.lines().filter_map(|line| line.split(['.', ' ']).next());
+            let is_other =
+                |name: &&str| name.strip_prefix("pagewire-").is_some_and(|n| others.contains(&n));
+            found.extend(names.filter(is_other).map(|name| format!("{of}: {name}")));
         }
+        none(found, rule);
     }
 }
 
-/// What moves bytes beside the one function that copies payload, by file: how often at most, and what
-/// that is. A line that stores a number or an address of fixed length (`to_be_bytes`, `octets`, `emit`)
-/// is none of them.
+/// Loops in assembly that the function which copies payload is made of.
+const ASSEMBLY: usize = 5;
+
+/// Files that move bytes beside the function which copies payload: how often at most, and which bytes.
+/// Lines that store a number or an address of fixed length (`to_be_bytes`, `octets`, `emit`) do not count.
 const MOVES: [(&str, usize, &str); 32] = [
     ("crates/core/mem/src/copy.rs", 1, "the one function"),
     ("crates/core/mem/src/packet.rs", 1, "headers, moved within the head"),
@@ -449,6 +413,9 @@ fn payload_is_copied_by_one_function() {
     ];
     let fixed = ["_bytes()", ".octets()", ".emit()"];
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
+    for (name, ..) in MOVES {
+        assert!(root().join(name).is_file(), "{name} is listed and not there");
+    }
     for (name, text) in all_sources() {
         let ours = crates.iter().any(|c| name.starts_with(&format!("crates/{c}")));
         if !ours || !name.contains("/src/") || is_test(&name) {
@@ -465,16 +432,6 @@ fn payload_is_copied_by_one_function() {
         );
     }
 }
-
-#[test]
-fn the_list_of_what_moves_bytes_names_no_file_that_is_gone() {
-    for (name, _, _) in MOVES {
-        assert!(root().join(name).is_file(), "{name} is not there");
-    }
-}
-
-/// The loops in assembly that the one function is made of.
-const ASSEMBLY: usize = 5;
 
 #[test]
 fn tests_do_not_sleep() {
@@ -594,18 +551,6 @@ fn what_a_library_says_names_no_option_of_the_command() {
                 .any(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase()));
             let library = name.starts_with("crates/") && !of_command(&name) && !is_test(&name);
             assert!(!library || !option, "{name}: {line}");
-        }
-    }
-}
-
-#[test]
-fn nothing_is_left_unfinished() {
-    for (name, text) in all_sources() {
-        if name.ends_with("tidy.rs") {
-            continue;
-        }
-        for word in ["TODO", "FIXME", "XXX", "todo!(", "unimplemented!("] {
-            assert!(!text.contains(word), "{name} contains {word}");
         }
     }
 }

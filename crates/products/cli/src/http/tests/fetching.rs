@@ -1,4 +1,4 @@
-//! The client, against our own server and against servers that misbehave, over loopback.
+//! Tests of the client, against our own server and against servers that misbehave, over loopback.
 
 use std::cell::RefCell;
 use std::fs;
@@ -213,7 +213,7 @@ fn our_server_resumes_our_client() {
             server.serve(&mut connection);
         }
     });
-    // What a first attempt that was cut would have left.
+    // The files that an interrupted first attempt would have left.
     let url = Url::parse(&format!("http://{address}/file")).unwrap();
     let output = Output::file(place.path("out"));
     let etag = RefCell::new(String::new());

@@ -1,4 +1,4 @@
-//! Ranges, validators, paths, URLs: tables.
+//! Tests of ranges, validators and paths, as tables.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,6 @@ use crate::http::listing::escape;
 use crate::http::path::RequestPath;
 use crate::http::range::{Selection, select};
 use crate::http::request::Conditions;
-use crate::http::url::Url;
 
 #[test]
 fn a_range_selects_what_rfc_9110_section_14_says() {
@@ -54,7 +53,7 @@ fn a_range_selects_what_rfc_9110_section_14_says() {
     }
 }
 
-/// Of a file changed at second 1,000,000, asked for at second 1,000,100.
+/// Validators of a file changed at second 1,000,000, requested at second 1,000,100.
 fn validators() -> Validators {
     let changed = 1_000_000_500_000_000;
     Validators::new(10, changed, changed, 7, UNIX_EPOCH + Duration::from_secs(1_000_100))
@@ -206,54 +205,4 @@ fn text_in_an_index_cannot_become_markup() {
         escape("<a href=\"x\" id='y'>&"),
         "&lt;a href=&quot;x&quot; id=&#39;y&#39;&gt;&amp;"
     );
-}
-
-#[test]
-fn a_url_needs_an_address_and_nothing_that_we_cannot_do() {
-    let url = Url::parse("http://10.0.0.1/a/b%20c?q=1#f").unwrap();
-    assert_eq!(url.address, "10.0.0.1:80".parse().unwrap());
-    assert_eq!((url.host.as_str(), url.target.as_str()), ("10.0.0.1", "/a/b%20c?q=1"));
-    assert_eq!(url.file_name().as_deref(), Some("b c"));
-    let url = Url::parse("HTTP://[fd77::1]:8080").unwrap();
-    assert_eq!(url.address, "[fd77::1]:8080".parse().unwrap());
-    assert_eq!((url.host.as_str(), url.target.as_str()), ("[fd77::1]:8080", "/"));
-    assert_eq!(url.file_name(), None);
-    for text in [
-        "",
-        "10.0.0.1/x",
-        "http://",
-        "http:///x",
-        "https://10.0.0.1/",
-        "ftp://10.0.0.1/",
-        "http://example.org/x",
-        "http://localhost/",
-        "http://10.0.0.1:0/",
-        "http://10.0.0.1:65536/",
-        "http://10.0.0.1:x/",
-        "http://user@10.0.0.1/",
-        "http://10.0.0.1/a b",
-        "http://10.0.0.1/\r\nX: y",
-        "http://[fd77::1/",
-        "http://10.0.0.256/",
-    ] {
-        assert!(Url::parse(text).is_err(), "{text:?}");
-    }
-}
-
-#[test]
-fn a_redirect_is_resolved_against_the_url_that_it_came_from() {
-    let base = Url::parse("http://10.0.0.1:81/a/b?q#f").unwrap();
-    for (location, expected) in [
-        ("c", "http://10.0.0.1:81/a/c"),
-        ("/c", "http://10.0.0.1:81/c"),
-        ("../../../c", "http://10.0.0.1:81/c"),
-        ("//10.0.0.2/c", "http://10.0.0.2/c"),
-        ("http://[::1]/", "http://[::1]/"),
-        ("?r", "http://10.0.0.1:81/a/b?r"),
-    ] {
-        assert_eq!(base.join(location).unwrap().as_str(), expected);
-    }
-    for location in ["https://10.0.0.1/", "http://example.org/", "file:///etc/passwd", "a b"] {
-        assert!(base.join(location).is_err(), "{location:?}");
-    }
 }

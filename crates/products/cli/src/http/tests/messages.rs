@@ -1,6 +1,6 @@
-//! Heads and content, as they come in pieces.
+//! Tests of heads and content that come in pieces.
 
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use pagewire::memory::CopyLedger;
@@ -200,7 +200,7 @@ fn chunked_content_is_decoded_however_it_is_cut() {
     let (bytes, end) = read_body(Framing::Chunked, &mut Script::new([&chunked[..]]));
     end.unwrap();
     assert_eq!(bytes, b"Wikipedia in \r\nchunks");
-    // One byte at a time, with a timeout before each.
+    // The same, one byte at a time with a timeout before each.
     let mut script = Script::default();
     for byte in chunked.chunks(1) {
         script.incoming.extend([Err(ErrorKind::TimedOut), Ok(byte.to_vec())]);
@@ -291,16 +291,6 @@ fn only_strong_validators_are_used_to_resume() {
     );
     assert_eq!(validator(&format!("{}\r\n{modified}", date.replace(":41", ":40"))), None);
     assert_eq!(validator(modified), None);
-}
-
-#[test]
-fn errors_of_the_connection_pass_through() {
-    let mut script = Script::default();
-    script.incoming.push_back(Err(ErrorKind::ConnectionReset));
-    let head = read_head(&mut script, &mut Inbox::new(Transfer::Reference));
-    assert!(
-        matches!(head, Err(HeadError::Failed(e)) if e.kind() == io::ErrorKind::ConnectionReset)
-    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The server, asked over the kernel's loopback.
+//! Tests of the server over the kernel's loopback.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -191,7 +191,7 @@ fn a_server_of_many_serves_when_it_is_asked_to() {
     }
     assert!(may_open_many());
     let listener = TcpListener::bind(BACK[0]).expect("a listener");
-    // Of connections that find the queue full, one end would know and the other not.
+    // A shorter queue would be full at times, and then one end knows of a connection and the other does not.
     rustix::net::listen(&listener, 4096).expect("a longer queue");
     println!("ready");
     let (over, no_more) = tokio::sync::oneshot::channel::<()>();
@@ -243,13 +243,13 @@ fn with_root_ten_thousand_connections_get_every_byte_and_end_over_a_bad_tap() {
         assert!(server.0.wait().expect("it ends").success());
         let report = proxy.stop("TERM");
         assert_eq!(counter(&report, "accepted"), MANY, "{report}");
-        // Of a handshake that the proxy has not seen the end of, the client may know already.
+        // A client may know of a handshake whose end the proxy has not seen yet.
         assert!(counter(&report, "most_at_once") > MANY * 9 / 10, "{report}");
         assert!(counter(&report, "finished") >= polite, "{report}");
         // None had to be given up for another reason than that a peer was gone.
         let ended = counter(&report, "finished") + counter(&report, "broken");
         assert_eq!(ended, MANY, "{report}");
-        // What is short is moved out of pages that it would pin; nothing else is copied.
+        // Short payload is moved out of pages that it would pin; nothing else is copied.
         for reason in ["app_read", "app_write", "device_linearize", "loop_private", "snapshot"] {
             assert_eq!(counter(&report, reason), 0, "{report}");
         }

@@ -1,4 +1,5 @@
-//! Very many conversations on the kernel's sockets, none of which waits for another.
+//! Thousands of conversations on the kernel's sockets at once: what each end says follows from a number, so the
+//! other end can check it. The test of the proxy with ten thousand connections runs both ends.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -24,7 +25,7 @@ const DIALLERS: usize = 64;
 /// completed by the first data, and a question before that is answered with a reset.
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// What a slow reader takes in one turn, after which it lets all others have theirs.
+/// Bytes that a slow reader takes in one turn, after which all others have theirs.
 const SIP: usize = 700;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,7 @@ enum Kind {
     ServerAborts,
 }
 
-/// What a number stands for.
+/// The conversation that a number stands for.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     number: u64,
@@ -82,7 +83,7 @@ fn keep_alive(stream: &TcpStream) {
     sockopt::set_tcp_keepintvl(stream, KEEPALIVE).expect("an option");
 }
 
-/// One end of a conversation.
+/// An end of a conversation.
 #[derive(Debug)]
 struct Talk {
     plan: Plan,
@@ -96,7 +97,7 @@ impl Talk {
         Self { plan, by_client: true, sent: 0, got: 0 }
     }
 
-    /// Of a server that has read the number of the client.
+    /// The end of a server that has read the number of the client.
     fn server(plan: Plan) -> Self {
         Self { plan, by_client: false, sent: 0, got: 8 }
     }
@@ -169,8 +170,8 @@ async fn count_polite(talks: JoinSet<bool>) -> u64 {
     talks.join_all().await.into_iter().map(u64::from).sum()
 }
 
-/// Opens so many connections, and only then has all of them speak, until each is over. Returns how many
-/// were polite, all of which got everything.
+/// Opens `connections` connections, and only then has all of them speak, until each is over. Returns the number of
+/// polite ones, all of which got everything.
 pub(crate) fn clients(front: &str, connections: u64) -> u64 {
     let to: SocketAddr = front.parse().expect("an address");
     let diallers = Arc::new(Semaphore::new(DIALLERS));

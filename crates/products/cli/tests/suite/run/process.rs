@@ -1,4 +1,4 @@
-//! The program as a process: how it ends, its signals, its terminal, its surroundings.
+//! Tests of the program inside as a process: how it ends, its signals, its terminal, its surroundings.
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;

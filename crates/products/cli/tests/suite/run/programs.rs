@@ -1,5 +1,5 @@
-//! Programs that do more than fetch a file: names, pings, datagrams, servers inside; and what the
-//! options permit.
+//! Tests with programs that do more than fetch a file: names, pings, datagrams, servers inside; and of the options
+//! that permit and forbid.
 
 use std::process::Command;
 
@@ -89,7 +89,7 @@ fn nginx_inside_serves_those_outside() {
     until(&lab, &format!("curl -sf --max-time 5 -o got http://{V4}:8080/file"));
     assert_eq!(std::fs::read(lab.path("got")).expect("a file"), b"from inside");
     run(lab.command("curl").args(["-sfg", &format!("http://[{V6}]:8080/file")]));
-    // It sees who its clients are.
+    // The server sees who its clients are.
     let log = std::fs::read_to_string(lab.path("log")).expect("a log");
     assert!(log.starts_with(V4), "{log}");
     run(Command::new("kill").arg(started.0.id().to_string()));
@@ -196,7 +196,7 @@ fn a_name_that_is_refused_leaves_a_line_a_count_and_a_sentence() {
     assert!(said.contains("names_denied"), "{said}");
     let log = std::fs::read_to_string(lab.path("log")).expect("a log");
     assert!(log.contains("\"event\":\"name\",\"guest\":1,\"name\":\"www.refused.test\""), "{log}");
-    // Of what was asked for, or not refused, nothing is said.
+    // A refusal that was asked for is not reported.
     let said = text(&lab.fails(&["--offline"], &curl).stderr).to_string();
     assert!(!said.contains("refused; the first"), "{said}");
 }

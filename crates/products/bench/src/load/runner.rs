@@ -1,4 +1,4 @@
-//! Where the two programs of a round run: a thread for each, and the link between them.
+//! [`LoadRunner`]: runs the two programs of a round, a thread for each, over the link between them.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -11,8 +11,8 @@ use pagewire::{BindOptions, Host};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
-use super::network::{BACKLOG, Counts, Kernel, Listener, Network, connect, kernel_listener};
-use super::usage::{Books, Threads};
+use super::network::{BACKLOG, Kernel, Listener, Network, StackCounts, connect, kernel_listener};
+use super::usage::{SideThreads, Threads};
 use crate::engine::Engine;
 use crate::failure::{Because, Failure};
 use crate::hosts::{self, LEFT, PORT, RIGHT};
@@ -22,7 +22,7 @@ use crate::namespace::enter_with_tap;
 
 /// Arguments that say where the two programs and their stacks run.
 #[derive(Clone, Copy, Debug, Args)]
-pub(super) struct PlaceOptions {
+pub(super) struct RunnerOptions {
     /// What drives Pagewire's hosts
     #[arg(long, value_enum, default_value_t = Driver::Task, value_name = "KIND")]
     driver: Driver,
@@ -32,7 +32,7 @@ pub(super) struct PlaceOptions {
     pin: bool,
 }
 
-/// What drives a host.
+/// The driver of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Driver {
     /// A task of the program's runtime
@@ -43,7 +43,7 @@ enum Driver {
 
 /// The two programs.
 pub(super) trait Programs: Sync {
-    /// What the client reports.
+    /// The result of the client's program.
     type Outcome: Send;
 
     /// Accepts connections, and serves each by a task of its own.
@@ -54,19 +54,19 @@ pub(super) trait Programs: Sync {
         &self,
         network: N,
         to: SocketAddr,
-        books: &Books,
+        threads: &SideThreads,
     ) -> Result<Self::Outcome, Failure>;
 }
 
 /// A round's outcome, and what the stacks counted meanwhile.
 pub(super) struct Ran<T> {
     pub(super) outcome: T,
-    pub(super) counts: Counts,
+    pub(super) counts: StackCounts,
 }
 
 impl<T> Ran<T> {
     /// With what the other side counted.
-    fn and(mut self, other: &Counts) -> Self {
+    fn and(mut self, other: &StackCounts) -> Self {
         self.counts.add(other);
         self
     }
@@ -74,7 +74,7 @@ impl<T> Ran<T> {
 
 /// How the programs run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct LoadRunner {
     /// The processors of clients and server, if they are to keep to them.
     sides: Sides,
     driver: Driver,
@@ -82,8 +82,8 @@ pub(super) struct Place {
     stats: bool,
 }
 
-impl Place {
-    pub(super) fn new(options: PlaceOptions, stats: bool) -> Self {
+impl LoadRunner {
+    pub(super) fn new(options: RunnerOptions, stats: bool) -> Self {
         let nowhere = Sides { left: None, right: None };
         let sides = if options.pin { Sides::choose() } else { nowhere };
         Self { sides, driver: options.driver, stats }
@@ -95,19 +95,23 @@ impl Place {
         engine: Engine,
         programs: &P,
     ) -> Result<Ran<P::Outcome>, Failure> {
-        let books = &Books::default();
+        let threads = &SideThreads::default();
         match engine {
-            Engine::Pair => self.pair(programs, books),
-            Engine::Tap => self.tap(programs, books),
-            Engine::Kernel(between) => self.kernel(between, programs, books),
+            Engine::Pair => self.pair(programs, threads),
+            Engine::Tap => self.tap(programs, threads),
+            Engine::Kernel(between) => self.kernel(between, programs, threads),
         }
     }
 
-    fn pair<P: Programs>(self, programs: &P, books: &Books) -> Result<Ran<P::Outcome>, Failure> {
+    fn pair<P: Programs>(
+        self,
+        programs: &P,
+        threads: &SideThreads,
+    ) -> Result<Ran<P::Outcome>, Failure> {
         let (left, right, _) = hosts::pair(None)?;
-        let network = move || self.start(hosts::on(left, LEFT), &books.client);
+        let network = move || self.start(hosts::on(left, LEFT), &threads.client);
         let on = SocketAddr::from((RIGHT, PORT));
-        let (ran, client) = self.both(programs, books, hosts::on(right, RIGHT), network, on)?;
+        let (ran, client) = self.both(programs, threads, hosts::on(right, RIGHT), network, on)?;
         if self.stats {
             eprint!("{}", client.stats());
         }
@@ -115,10 +119,15 @@ impl Place {
     }
 
     /// A host on a tap serves; clients of the kernel are on the tap's other side.
-    fn tap<P: Programs>(self, programs: &P, books: &Books) -> Result<Ran<P::Outcome>, Failure> {
+    fn tap<P: Programs>(
+        self,
+        programs: &P,
+        threads: &SideThreads,
+    ) -> Result<Ran<P::Outcome>, Failure> {
         let (tap, _) = enter_with_tap(RIGHT, None)?;
         let on = SocketAddr::from((LEFT, PORT));
-        let (ran, Kernel) = self.both(programs, books, hosts::on(tap, LEFT), || Ok(Kernel), on)?;
+        let (ran, Kernel) =
+            self.both(programs, threads, hosts::on(tap, LEFT), || Ok(Kernel), on)?;
         Ok(ran)
     }
 
@@ -134,7 +143,7 @@ impl Place {
     fn both<P: Programs, N: Network + Send>(
         self,
         programs: &P,
-        books: &Books,
+        threads: &SideThreads,
         server: pagewire::HostBuilder,
         network: impl FnOnce() -> Result<N, Failure> + Send,
         on: SocketAddr,
@@ -143,7 +152,7 @@ impl Place {
         let (sends, receives) = mpsc::channel();
         let ((ran, network), server) = std::thread::scope(|scope| {
             let listen = move || {
-                let server = self.start(server, &books.server)?;
+                let server = self.start(server, &threads.server)?;
                 let listener = server.listen_with(
                     on,
                     &BindOptions::new().backlog(BACKLOG.unsigned_abs() as usize),
@@ -153,7 +162,7 @@ impl Place {
             };
             let serving = scope.spawn(move || {
                 machine::pin(self.sides.right);
-                serve(programs, books, listen, is_over)
+                serve(programs, threads, listen, is_over)
             });
             // Disconnected: the server failed, and reports why.
             let Ok(server) = receives.recv() else {
@@ -161,7 +170,7 @@ impl Place {
             };
             let loading = scope.spawn(move || {
                 machine::pin(self.sides.left);
-                load(programs, books, network, on, over)
+                load(programs, threads, network, on, over)
             });
             let ran = joined(loading);
             joined(serving).and(ran).map(|ran| (ran, server))
@@ -176,16 +185,16 @@ impl Place {
         self,
         between: Between,
         programs: &P,
-        books: &Books,
+        threads: &SideThreads,
     ) -> Result<Ran<P::Outcome>, Failure> {
         let (over, is_over) = oneshot::channel();
-        let loading = move |to| load(programs, books, || Ok(Kernel), to, over);
+        let loading = move |to| load(programs, threads, || Ok(Kernel), to, over);
         let serving = move |listener: &std::net::TcpListener| {
             let before = Kernel.counts();
-            serve(programs, books, || kernel_listener(listener), is_over)?;
+            serve(programs, threads, || kernel_listener(listener), is_over)?;
             // Over loopback the client counts for both.
             let its_own = between != Between::Loopback;
-            Ok(if its_own { Kernel.counts().since(&before) } else { Counts::default() })
+            Ok(if its_own { Kernel.counts().since(&before) } else { StackCounts::default() })
         };
         let ((ran, Kernel), counts) = kernel::join(between, self.sides, loading, serving)?;
         Ok(ran.and(&counts))
@@ -199,11 +208,11 @@ fn died() -> Failure {
 /// Runs the server's program on this thread, until the client's has ended.
 fn serve<P: Programs, L: Listener>(
     programs: &P,
-    books: &Books,
+    threads: &SideThreads,
     listener: impl FnOnce() -> Result<L, Failure>,
     is_over: oneshot::Receiver<()>,
 ) -> Result<(), Failure> {
-    books.server.add_this();
+    threads.server.add_this();
     on_a_runtime(async move {
         let mut serving = pin!(programs.serve(listener()?));
         let mut is_over = pin!(is_over);
@@ -219,19 +228,19 @@ fn serve<P: Programs, L: Listener>(
 /// Runs the client's program on this thread; also returns what it connected from.
 fn load<P: Programs, N: Network>(
     programs: &P,
-    books: &Books,
+    threads: &SideThreads,
     network: impl FnOnce() -> Result<N, Failure>,
     to: SocketAddr,
     over: oneshot::Sender<()>,
 ) -> Result<(Ran<P::Outcome>, N), Failure> {
-    books.client.add_this();
+    threads.client.add_this();
     on_a_runtime(async {
         let network = network()?;
         let ran: Result<_, Failure> = async {
             let before = network.counts();
             // A link that has just come up may take a second for its first packet.
             drop(connect(&network, to).await.because(SOCKET)?);
-            let outcome = programs.load(network.clone(), to, books).await?;
+            let outcome = programs.load(network.clone(), to, threads).await?;
             Ok(Ran { outcome, counts: network.counts().since(&before) })
         }
         .await;

@@ -1,4 +1,5 @@
-//! What the process of a gateway keeps, how long it stays, and what the program cannot do to the machine.
+//! The sandbox of a gateway: what its process keeps, how long it stays, and what the program inside cannot do
+//! to the machine.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -253,7 +254,7 @@ fn it_ends_when_the_other_end_of_a_descriptor_is_closed() {
     let Some(lab) = Lab::new(&["bash"]) else { return };
     let link = "--link stream --socket link --control none --ready-fd 1";
     let script = format!("exec {PAGEWIRE} gateway {link} --exit-fd 9 9< <(cat)");
-    // What `cat` reads is this pipe.
+    // `cat` reads from this pipe.
     let mut command = lab.command("bash");
     let mut running = Running::start(command.args(["-c", &script]).stdin(Stdio::piped()));
     assert!(running.0.try_wait().expect("a child").is_none());
