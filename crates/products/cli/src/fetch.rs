@@ -213,7 +213,7 @@ pub(crate) fn fetch<C: Connection>(
     loop {
         let failed = |why: &dyn std::fmt::Display| Failure::because(at.as_str(), why);
         let mut connection = connect(at.address).map_err(|e| failed(&connect_reason(&e)))?;
-        let (response, mut inbox) = ask(&mut connection, &at, resume.as_ref(), stop)?;
+        let (response, mut inbox) = request(&mut connection, &at, resume.as_ref(), stop)?;
         let have = resume.as_ref().map_or(0, |(len, _)| *len);
         let range = response.content_range;
         let offset = match response.status {
@@ -279,7 +279,7 @@ pub(crate) fn fetch<C: Connection>(
 }
 
 /// Requests the file, or the rest of a part; returns the head of the response, and its content.
-fn ask(
+fn request(
     connection: &mut impl Connection,
     at: &Url,
     have: Option<&(u64, String)>,

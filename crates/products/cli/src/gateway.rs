@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::args::guest::{GatewayOptions, GuestLink};
 use crate::failure::{Failure, reason, socket_failure};
 use crate::guest::{self, GuestNetwork};
-use crate::limits::{PROXY_LOOK, SHUTDOWN_TIME};
+use crate::limits::{PROXY_CHECK_TIME, SHUTDOWN_TIME};
 use crate::sys::Inherited;
 use crate::view::{Printed, ViewSockets};
 
@@ -58,7 +58,7 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     drop(ready);
     let mut end = Ok(());
     while !stop.is_set() && end.is_ok() {
-        let over = look(exit.as_ref(), lifetime.as_ref());
+        let over = is_over(exit.as_ref(), lifetime.as_ref());
         if over.map_err(|e| Failure::because("waiting", reason(&e)))? {
             break;
         }
@@ -70,12 +70,12 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
 }
 
 /// Waits a while. `true`: nobody needs the guest's network any more.
-fn look(exit: Option<&File>, lifetime: Option<&Lifetime>) -> io::Result<bool> {
+fn is_over(exit: Option<&File>, lifetime: Option<&Lifetime>) -> io::Result<bool> {
     let exit = exit.map(|file| PollFd::new(file, PollFlags::IN));
     let by_exit = exit.is_some();
     let ended = lifetime.map(|lifetime| PollFd::new(lifetime, PollFlags::IN));
     let mut watched: Vec<PollFd<'_>> = exit.into_iter().chain(ended).collect();
-    let a_while = Timespec::try_from(PROXY_LOOK).unwrap_or_default();
+    let a_while = Timespec::try_from(PROXY_CHECK_TIME).unwrap_or_default();
     match poll(&mut watched, Some(&a_while)) {
         Ok(0) | Err(Errno::INTR) => return Ok(false),
         Ok(_) => {}

@@ -45,7 +45,7 @@ pub(crate) const PROXY_LEAST_MEMORY: u64 = 8 << 20;
 pub(crate) const PROXY_MAX_CONNECTIONS: u32 = 28_232;
 
 /// How often a proxy checks for refusals to report, and whether it was asked to stop.
-pub(crate) const PROXY_LOOK: Duration = Duration::from_millis(100);
+pub(crate) const PROXY_CHECK_TIME: Duration = Duration::from_millis(100);
 
 /// Lines about refused upstreams within [`REFUSAL_LINES_TIME`]; further ones are counted.
 pub(crate) const MAX_REFUSAL_LINES: u32 = 20;
@@ -126,7 +126,7 @@ pub(crate) const MAX_CHUNK_LINE: usize = 4096;
 pub(crate) const PROGRESS_AFTER: Duration = Duration::from_millis(750);
 
 /// How often a measurement checks for an interrupt: too seldom to affect figures.
-pub(crate) const INTERRUPT_LOOK: Duration = Duration::from_millis(100);
+pub(crate) const INTERRUPT_CHECK_TIME: Duration = Duration::from_millis(100);
 
 /// How often `fetch` checks for a virtual machine.
-pub(crate) const PORT_LOOK: Duration = Duration::from_millis(10);
+pub(crate) const PORT_CHECK_TIME: Duration = Duration::from_millis(10);

@@ -16,7 +16,7 @@ impl OpenNetwork {
     ///
     /// # Errors
     /// There is no device any more, and none is to be waited for.
-    pub(crate) fn look_after(&mut self, options: &NetOptions) -> Result<(), Failure> {
+    pub(crate) fn check_device(&mut self, options: &NetOptions) -> Result<(), Failure> {
         let Err(error) = self.host.check() else { return Ok(()) };
         let name = net::tap_name(options);
         let why = match options.link {
@@ -53,7 +53,7 @@ impl OpenNetwork {
     /// Makes the present device the host's link.
     fn link_again(&self, options: &NetOptions) -> Result<LinkId, Failure> {
         let tap = net::tap(options, self.memory)?;
-        let mut link = Link::new(self.report.line_again(options.fault).around(Box::new(tap))?);
+        let mut link = Link::new(self.report.wrappers_again(options.fault).around(Box::new(tap))?);
         for addr in &options.addr {
             link = link.address(addr);
         }

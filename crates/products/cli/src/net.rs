@@ -11,18 +11,18 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pagewire::device::{
-    Dhcp, DhcpConfig, DhcpWatch, Fault, FaultConfig, FaultWatch, Pcap, PcapConfig, VhostMonitor,
-    VhostUser,
+    Dhcp, DhcpConfig, DhcpWatch, Fault, FaultConfig, FaultWatch, Pcap, PcapConfig, TapBuilder,
+    VhostMonitor, VhostUser, VhostUserBuilder,
 };
 use pagewire::tcp::mtu_of_pages;
 use pagewire::{Cidr, CidrError, Device, Tap};
-use pagewire::{Host, LinkId};
+use pagewire::{Host, HostBuilder, LinkId};
 use pagewire_control as control;
 use pagewire_gateway::sandbox::SandboxUser;
 
 use crate::args::{NetLink, NetOptions};
 use crate::failure::{Failure, reason, socket_failure};
-use crate::limits::{LAST_TIME, PORT_LOOK};
+use crate::limits::{LAST_TIME, PORT_CHECK_TIME};
 use crate::signals::Stop;
 use crate::{user, view};
 
@@ -106,7 +106,7 @@ impl OpenNetwork {
                     "interrupted before a virtual machine came".into(),
                 ));
             }
-            std::thread::park_timeout(PORT_LOOK);
+            std::thread::park_timeout(PORT_CHECK_TIME);
         }
         Ok(())
     }
@@ -154,7 +154,7 @@ fn host_name(options: &NetOptions) -> &str {
 
 impl Report {
     /// The wrappers of a device that replaces a lost one: they go on counting. Nothing is captured.
-    pub(crate) fn line_again(&self, fault: Option<FaultConfig>) -> LineWrappers {
+    pub(crate) fn wrappers_again(&self, fault: Option<FaultConfig>) -> LineWrappers {
         LineWrappers { fault: fault.zip(self.line.clone()), capture: None }
     }
 
@@ -227,27 +227,33 @@ pub(crate) fn open(
     // The host has a thread.
     user.map(user::become_it).transpose()?;
 
-    let mut builder = Host::builder().device(device);
-    if let Some(bytes) = memory {
-        // A quarter is left for next segments.
-        builder = builder.receive_memory(usize::try_from(bytes / 4 * 3).unwrap_or(usize::MAX));
-    }
-    for addr in &options.addr {
-        builder = builder.address(addr);
-    }
-    for gateway in gateways {
-        builder = builder.gateway(gateway.to_string());
-    }
-    if let Some(pages) = options.payload_pages {
-        builder = builder.payload_pages(pages);
-    }
-    let host = builder.start()?;
+    let builder = Host::builder().device(device);
+    // A quarter is left for next segments.
+    let received = memory.map(|all| bytes(all / 4 * 3));
+    let builder = with(builder, received, HostBuilder::receive_memory);
+    let builder = with(builder, options.payload_pages, HostBuilder::payload_pages);
+    let builder = options.addr.iter().fold(builder, HostBuilder::address);
+    let gateways = gateways.iter().map(IpAddr::to_string);
+    let host = gateways.fold(builder, HostBuilder::gateway).start()?;
     let report = Report { host: host.clone(), port, dhcp, line: watch };
     let socket = options.socket.as_deref().and_then(SocketFile::new);
     let addresses = ours.iter().map(Cidr::addr).collect();
     let link = Some(LinkId::FIRST);
     let waits_because = None;
     Ok(OpenNetwork { host, addresses, report, link, waits_because, memory, _socket: socket })
+}
+
+/// A builder with a setting, if there is a value for it.
+fn with<B, T>(builder: B, value: Option<T>, set: impl FnOnce(B, T) -> B) -> B {
+    match value {
+        Some(value) => set(builder, value),
+        None => builder,
+    }
+}
+
+/// Bytes of memory as this machine counts them.
+fn bytes(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 /// The MTU of the options, in bytes.
@@ -262,35 +268,20 @@ pub(crate) fn tap_name(options: &NetOptions) -> &str {
 }
 
 pub(crate) fn tap(options: &NetOptions, memory: Option<u64>) -> Result<Tap, Failure> {
-    let mut tap = Tap::builder(tap_name(options)).host_addresses(&options.host_addr);
-    if let Some(mtu) = mtu(options) {
-        tap = tap.mtu(mtu);
-    }
-    if let Some(bytes) = memory {
-        tap = tap.pool_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
-    }
-    Ok(tap.open()?)
+    let tap = Tap::builder(tap_name(options)).host_addresses(&options.host_addr);
+    let tap = with(tap, mtu(options), TapBuilder::mtu);
+    Ok(with(tap, memory.map(bytes), TapBuilder::pool_bytes).open()?)
 }
 
 fn vhost_user(options: &NetOptions, memory: Option<u64>) -> Result<VhostUser, Failure> {
     let path = options.socket.as_deref().unwrap_or(Path::new(""));
-    let mut port = VhostUser::builder();
-    if let Some(mtu) = mtu(options) {
-        port = port.mtu(mtu);
-    }
-    if let Some(bytes) = memory {
-        port = port.pool_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
-    }
-    if let Some(queues) = options.queues {
-        port = port.queue_pairs(queues.into());
-    }
-    if let Some(mac) = options.mac {
-        port = port.mac(mac);
-    }
-    if let Some(bytes) = options.by_reference_from {
-        port = port.by_reference_from(usize::try_from(bytes).unwrap_or(usize::MAX));
-    }
-    port = port.trust_front_end(options.trust_front_end);
+    let port = VhostUser::builder().trust_front_end(options.trust_front_end);
+    let port = with(port, mtu(options), VhostUserBuilder::mtu);
+    let port = with(port, memory.map(bytes), VhostUserBuilder::pool_bytes);
+    let port = with(port, options.queues.map(Into::into), VhostUserBuilder::queue_pairs);
+    let port = with(port, options.mac, VhostUserBuilder::mac);
+    let least = options.by_reference_from.map(bytes);
+    let port = with(port, least, VhostUserBuilder::by_reference_from);
     port.listen(path).map_err(|error| socket_failure(path, error))
 }
 
@@ -503,39 +494,4 @@ fn gateways(options: &NetOptions, ours: &[Cidr]) -> Result<Vec<IpAddr>, Failure>
         Ok(gateway)
     };
     options.gateway.iter().map(parse).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(ours: &[&str], theirs: &[&str]) -> Result<(), Failure> {
-        let read = |texts: &[&str]| {
-            networks("--addr", &texts.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>())
-        };
-        check_addresses(&read(ours)?, &read(theirs)?)
-    }
-
-    #[test]
-    fn addresses_that_cannot_work_are_refused() {
-        assert!(check(&["10.77.0.2/24"], &["10.77.0.1/24"]).is_ok());
-        assert!(check(&["10.77.0.2/24", "fd77::2/64"], &["fd77::1/64", "10.77.0.1/24"]).is_ok());
-        assert!(check(&["10.77.0.2/24"], &[]).is_ok());
-        assert!(check(&["0.0.0.1/0"], &["255.0.0.1/0"]).is_ok());
-        for (ours, theirs) in [
-            (&[][..], &[][..]),
-            (&["10.77.0.2"], &[]),
-            (&["10.77.0.2/33"], &[]),
-            (&["10.77.0.256/24"], &[]),
-            (&["fd77::2/129"], &[]),
-            (&["host/24"], &[]),
-            (&["10.77.0.2/24"], &["10.77.0.2/24"]),
-            (&["10.77.0.2/24"], &["10.78.0.1/24"]),
-            (&["10.77.0.2/25"], &["10.77.0.129/25"]),
-            (&["10.77.0.2/24"], &["fd77::1/64"]),
-            (&["fd77::2/64"], &["fd77:0:0:1::1/64"]),
-        ] {
-            assert!(matches!(check(ours, theirs), Err(Failure::Usage(_))), "{ours:?} {theirs:?}");
-        }
-    }
 }

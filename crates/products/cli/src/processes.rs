@@ -2,7 +2,7 @@
 
 use std::fs::DirEntry;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use pagewire_control::protocol::Info;
@@ -113,13 +113,6 @@ fn is_users(path: &Path, uid: u32) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|file| file.is_dir() && file.uid() == uid)
 }
 
-/// The sockets of a directory, and no links to others.
-fn sockets(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let sockets = files.filter(|file| file.file_type().is_ok_and(|kind| kind.is_socket()));
-    sockets.map(|file| file.path()).filter(|path| path.extension().is_some_and(|e| e == "sock"))
-}
-
 /// The processes that answer on sockets in a directory. Sockets of processes that have ended are removed.
 fn answering(directory: &Path) -> Vec<Process> {
     view::sweep(directory);
@@ -132,7 +125,7 @@ fn answering(directory: &Path) -> Vec<Process> {
             None
         }
     };
-    sockets(directory).filter_map(ask).collect()
+    view::sockets(directory).filter_map(ask).collect()
 }
 
 #[cfg(test)]
@@ -146,7 +139,7 @@ mod tests {
         let _listener = std::os::unix::net::UnixListener::bind(&own).expect("a socket");
         std::os::unix::fs::symlink(&own, dir.path().join("8.sock")).expect("a link");
         std::fs::write(dir.path().join("9.sock"), "").expect("a file");
-        assert_eq!(sockets(dir.path()).collect::<Vec<_>>(), [own]);
+        assert_eq!(view::sockets(dir.path()).collect::<Vec<_>>(), [own]);
     }
 
     #[test]

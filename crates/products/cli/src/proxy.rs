@@ -8,7 +8,7 @@ use pagewire::proxy::{ForwardConfig, Proxy, Refusal};
 
 use crate::args::ProxyOptions;
 use crate::failure::{Failure, reason, say};
-use crate::limits::{MAX_REFUSAL_LINES, PROXY_LOOK, REFUSAL_LINES_TIME, SHUTDOWN_TIME};
+use crate::limits::{MAX_REFUSAL_LINES, PROXY_CHECK_TIME, REFUSAL_LINES_TIME, SHUTDOWN_TIME};
 use crate::net;
 use crate::view::{self, Printed, ViewSockets};
 
@@ -53,8 +53,8 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     let mut refusals = RefusalLog::new(Instant::now());
     let mut end = Ok(());
     while !stop.is_set() && end.is_ok() {
-        std::thread::park_timeout(PROXY_LOOK);
-        end = opened.look_after(&options.net);
+        std::thread::park_timeout(PROXY_CHECK_TIME);
+        end = opened.check_device(&options.net);
         refusals.print(Instant::now(), std::iter::from_fn(|| proxy.poll_refusal()));
     }
     if end.is_ok() {

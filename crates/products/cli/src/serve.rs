@@ -60,7 +60,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     let mut end = Ok(());
     while !stop.is_set() && end.is_ok() {
         std::thread::park_timeout(Duration::from_millis(100));
-        end = opened.look_after(&options.net);
+        end = opened.check_device(&options.net);
     }
     if end.is_ok() {
         service.stop(&opened.host);

@@ -7,7 +7,7 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, reason};
-use crate::limits::INTERRUPT_LOOK;
+use crate::limits::INTERRUPT_CHECK_TIME;
 
 /// Whether the command was asked to stop. Clones share the answer.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +28,7 @@ pub(crate) fn end_at_interrupt() -> Result<(), Failure> {
     let stop = watch(|| {})?;
     let end = move || {
         while !stop.is_set() {
-            std::thread::park_timeout(INTERRUPT_LOOK);
+            std::thread::park_timeout(INTERRUPT_CHECK_TIME);
         }
         eprintln!("pagewire: interrupted");
         std::process::exit(130);

@@ -139,14 +139,18 @@ fn make(path: PathBuf) -> Result<ControlSocket, String> {
     ControlSocket::bind(path).map_err(|e| e.to_string())
 }
 
+/// The control sockets in a directory, and no links to others.
+pub(crate) fn sockets(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let sockets = files.filter(|file| file.file_type().is_ok_and(|kind| kind.is_socket()));
+    sockets.map(|file| file.path()).filter(|path| path.extension().is_some_and(|e| e == "sock"))
+}
+
 /// Removes from a directory the sockets that processes left: killed ones, and those that a sandbox kept
 /// from removing them. The name of such a file is the number of a process that is no more.
 pub(crate) fn sweep(directory: &Path) {
-    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let sockets = files.filter(|file| file.file_type().is_ok_and(|kind| kind.is_socket()));
     let is_left = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".sock"));
-        let pid = name.and_then(|name| name.parse::<u32>().ok());
+        let pid = path.file_stem().and_then(|name| name.to_str()?.parse::<u32>().ok());
         let has_ended = pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists());
         // Other process namespaces may share the directory.
         let refused = |error| match error {
@@ -155,7 +159,7 @@ pub(crate) fn sweep(directory: &Path) {
         };
         has_ended && Client::connect(path).is_err_and(refused)
     };
-    for path in sockets.map(|file| file.path()).filter(is_left) {
+    for path in sockets(directory).filter(is_left) {
         let _ = std::fs::remove_file(path);
     }
 }

@@ -34,7 +34,7 @@ const MESSAGE: usize = 256 << 10;
 const WARM_UP: Duration = Duration::from_millis(300);
 
 /// How often a thread that waits checks whether it is to stop.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_TIME: Duration = Duration::from_millis(20);
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -81,7 +81,7 @@ struct LoadState {
 }
 
 impl LoadState {
-    fn goes_on(&self) -> bool {
+    fn is_running(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
 
@@ -164,14 +164,14 @@ fn prompt(stream: TcpStream) -> io::Result<TcpStream> {
 
 /// Accepts until the end of the load.
 fn accept(listener: &TcpListener, shared: &LoadState) -> Option<TcpStream> {
-    while shared.goes_on() {
+    while shared.is_running() {
         let accepted = listener.accept().and_then(|(stream, _)| {
             stream.set_nonblocking(false)?;
             prompt(stream)
         });
         match accepted {
             Ok(stream) => return Some(stream),
-            Err(_) => wait_for(listener, LOOK),
+            Err(_) => wait_for(listener, CHECK_TIME),
         }
     }
     None
@@ -182,6 +182,14 @@ fn wait_for(fd: &impl std::os::fd::AsFd, time: Duration) {
     let time = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) as _ };
     // A failure only makes the next check early.
     let _ = poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&time));
+}
+
+/// Waits until one of the connections is readable; whether each is.
+fn readable(all: &[TcpStream]) -> Vec<bool> {
+    let time = Timespec { tv_sec: 0, tv_nsec: CHECK_TIME.subsec_nanos().into() };
+    let mut fds: Vec<_> = all.iter().map(|one| PollFd::new(one, PollFlags::IN)).collect();
+    let _ = poll(&mut fds, Some(&time));
+    fds.iter().map(|fd| !fd.revents().is_empty()).collect()
 }
 
 /// Bytes in one direction, over several connections.
@@ -216,12 +224,12 @@ pub(super) fn bulk(
 
 fn pour(mut stream: TcpStream, shared: &LoadState) {
     let bytes = vec![0x55; MESSAGE];
-    while shared.goes_on() && stream.write_all(&bytes).is_ok() {}
+    while shared.is_running() && stream.write_all(&bytes).is_ok() {}
 }
 
 fn drain(mut stream: TcpStream, shared: &LoadState) {
     let mut buffer = vec![0; MESSAGE];
-    while shared.goes_on() {
+    while shared.is_running() {
         match stream.read(&mut buffer) {
             Ok(0) => return,
             Ok(n) => shared.add(n),
@@ -238,9 +246,9 @@ pub(super) fn connections(
     seconds: f64,
 ) -> Result<f64, Failure> {
     let serve = |listener: &TcpListener, shared: &LoadState| {
-        while shared.goes_on() {
+        while shared.is_running() {
             if listener.accept().is_err() {
-                wait_for(listener, LOOK);
+                wait_for(listener, CHECK_TIME);
             }
         }
     };
@@ -262,13 +270,8 @@ fn begin(to: SocketAddr) -> io::Result<TcpStream> {
 fn connect_and_close(to: SocketAddr, shared: &LoadState) -> Result<(), Failure> {
     let begin = || begin(to).because("a connection through the engine");
     let mut all = (0..PARALLEL).map(|_| begin()).collect::<Result<Vec<_>, _>>()?;
-    let time = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
-    let mut ready = Vec::with_capacity(PARALLEL);
-    while shared.goes_on() {
-        let mut fds: Vec<_> = all.iter().map(|one| PollFd::new(one, PollFlags::IN)).collect();
-        let _ = poll(&mut fds, Some(&time));
-        ready.clear();
-        ready.extend(fds.iter().map(|fd| !fd.revents().is_empty()));
+    while shared.is_running() {
+        let ready = readable(&all);
         for (one, _) in all.iter_mut().zip(&ready).filter(|(_, ready)| **ready) {
             match one.read(&mut [0]) {
                 Ok(_) => shared.add(1),
@@ -309,12 +312,9 @@ fn echo(mut all: Vec<TcpStream>, shared: &LoadState, note: impl Fn(usize)) {
     for stream in &all {
         let _ = stream.set_nonblocking(true);
     }
-    let time = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
     let mut buffer = [0; 4096];
-    while shared.goes_on() {
-        let mut fds: Vec<_> = all.iter().map(|one| PollFd::new(one, PollFlags::IN)).collect();
-        let _ = poll(&mut fds, Some(&time));
-        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+    while shared.is_running() {
+        let ready = readable(&all);
         for (stream, _) in all.iter_mut().zip(&ready).filter(|(_, ready)| **ready) {
             let Ok(n) = stream.read(&mut buffer) else { continue };
             if n == 0 {
@@ -353,7 +353,7 @@ pub(super) fn udp_round_trip(
 ) -> Result<f64, Failure> {
     let (far, ip) = guest.far(world);
     let server = far.inside(|| UdpSocket::bind((ip, 0)).because("a datagram socket"))?;
-    server.set_read_timeout(Some(LOOK)).because("a datagram socket")?;
+    server.set_read_timeout(Some(CHECK_TIME)).because("a datagram socket")?;
     let to = server.local_addr().because("a datagram socket")?;
     let shared = LoadState::default();
     std::thread::scope(|scope| {
@@ -361,7 +361,7 @@ pub(super) fn udp_round_trip(
         let (shared, server) = (&shared, &server);
         scope.spawn(move || {
             let mut buffer = [0; 2048];
-            while shared.goes_on() {
+            while shared.is_running() {
                 if let Ok((n, from)) = server.recv_from(&mut buffer) {
                     let _ = server.send_to(buffer.get(..n).unwrap_or_default(), from);
                 }
@@ -409,8 +409,8 @@ fn sampled(seconds: f64, mut call: impl FnMut() -> io::Result<()>) -> Result<f64
 pub(super) fn idle(world: &World, guest: &EngineGuest) -> Result<Option<u64>, Failure> {
     let serve = |listener: &TcpListener, shared: &LoadState| {
         let _held: Vec<_> = (0..IDLE).map_while(|_| accept(listener, shared)).collect();
-        while shared.goes_on() {
-            std::thread::park_timeout(LOOK);
+        while shared.is_running() {
+            std::thread::park_timeout(CHECK_TIME);
         }
     };
     let ask = |to, _: &LoadState| {

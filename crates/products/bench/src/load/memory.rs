@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::machine::resident;
 
 /// Time between two samples of memory.
-const LOOK: Duration = Duration::from_millis(5);
+const CHECK_TIME: Duration = Duration::from_millis(5);
 
 /// Bytes of memory, above what there was before.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,7 +51,7 @@ pub(super) fn watched<T>(
     std::thread::scope(|scope| {
         let watching = scope.spawn(move || {
             let mut most = Memory::default();
-            while is_over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            while is_over.recv_timeout(CHECK_TIME) == Err(RecvTimeoutError::Timeout) {
                 let now = Memory::now().above(base);
                 if now.all() > most.all() {
                     most = now;
@@ -75,7 +75,7 @@ mod tests {
         let len = 64 << 20;
         let round = || {
             let bytes = vec![1u8; len];
-            std::thread::sleep(20 * LOOK);
+            std::thread::sleep(20 * CHECK_TIME);
             Ok(std::hint::black_box(bytes).len())
         };
         let (_, most) = watched(round).unwrap();

@@ -151,7 +151,7 @@ impl Receiver {
     }
 
     /// Takes what has arrived and returns the buffers; returns the result when the round is over.
-    pub(super) fn look(&mut self, rings: &mut Rings) -> Result<Option<Round>, Failure> {
+    pub(super) fn poll(&mut self, rings: &mut Rings) -> Result<Option<Round>, Failure> {
         let (mut zc, mut copied, mut datagrams) = (0, 0, 0);
         let running = self.meter.is_running();
         while let Some(done) = rings.next_completion() {
@@ -161,7 +161,8 @@ impl Receiver {
                     self.socket = done.handle;
                     let submission = Submission::receive(done.handle, self.group, 0, RECEIVE);
                     rings.submit(submission.multishot());
-                    self.answers = self.answers.map(|(group, _)| (group, self.tell(rings, group)));
+                    self.answers =
+                        self.answers.map(|(group, _)| (group, self.send_answer(rings, group)));
                     continue;
                 }
                 RECEIVE if done.has(Completion::DATAGRAM) => datagrams += 1,
@@ -185,7 +186,7 @@ impl Receiver {
             && self.socket != 0
             && last.elapsed() >= ANSWER_EVERY
         {
-            self.answers = Some((group, self.tell(rings, group)));
+            self.answers = Some((group, self.send_answer(rings, group)));
         }
         rings.flush();
         if zc + copied == 0 {
@@ -200,7 +201,7 @@ impl Receiver {
     }
 
     /// Sends a byte to the datagrams' sender.
-    fn tell(&self, rings: &mut Rings, group: u16) -> Instant {
+    fn send_answer(&self, rings: &mut Rings, group: u16) -> Instant {
         let to = SocketAddr::from((RIGHT, SENDER_PORT));
         rings.submit(Submission::send(self.socket, group, 0, 1, ANSWER).to(to));
         Instant::now()

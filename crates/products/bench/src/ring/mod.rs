@@ -266,7 +266,7 @@ impl RingBench {
             sender.send()?;
             left.turn();
             right.turn();
-            if let Some(round) = receiver.look(&mut rings)? {
+            if let Some(round) = receiver.poll(&mut rings)? {
                 return Ok(outcome(&receiver, round, size, mtu, &right));
             }
         }
@@ -299,7 +299,7 @@ impl RingBench {
                 if !rings.wait(kernel::PATIENCE) {
                     break Err(Failure::Failed("nothing arrives".into()));
                 }
-                match receiver.look(&mut rings) {
+                match receiver.poll(&mut rings) {
                     Ok(Some(round)) => break Ok(round),
                     Ok(None) => {}
                     Err(error) => break Err(error),

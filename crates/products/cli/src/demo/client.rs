@@ -4,6 +4,7 @@
 //! last has all of it; hashing follows. By reference, a batch is kept as the fragments received; by
 //! copy, in one buffer for each connection, whose pages were touched before.
 
+use std::error::Error;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::sync::{Barrier, Mutex};
@@ -225,16 +226,14 @@ impl<'a> Worker<'a> {
         entry: &ServedFile,
         at: usize,
         stop: &Stop,
-    ) -> Result<(), String> {
-        let text = |e: &dyn std::fmt::Display| e.to_string();
-        client::send_get(&mut self.stream, self.transfer, &entry.url, &self.host, &[])
-            .map_err(|e| text(&e))?;
-        let response = client::read_response(&mut self.stream, &mut self.inbox, || !stop.is_set())
-            .map_err(|e| text(&e))?;
+    ) -> Result<(), Box<dyn Error>> {
+        client::send_get(&mut self.stream, self.transfer, &entry.url, &self.host, &[])?;
+        let response = client::read_response(&mut self.stream, &mut self.inbox, || !stop.is_set())?;
         if response.status != 200 || response.framing != Framing::Length(entry.len) {
-            return Err(format!("answered {} and {:?}", response.status, response.framing));
+            let text = format!("answered {} and {:?}", response.status, response.framing);
+            return Err(text.into());
         }
-        self.stream.set_read_timeout(Some(crate::limits::STALL_TIME)).map_err(|e| text(&e))?;
+        self.stream.set_read_timeout(Some(crate::limits::STALL_TIME))?;
         match self.transfer {
             Transfer::Copy => {
                 let end = at + entry.len as usize;
@@ -247,7 +246,7 @@ impl<'a> Worker<'a> {
                     now.copy_from_slice(frag.as_slice().unwrap_or_default());
                     room = later;
                 }
-                self.stream.read_exact(room).map_err(|e| text(&e))
+                Ok(self.stream.read_exact(room)?)
             }
             Transfer::Reference => {
                 let kept = self.kept.get_mut(index).ok_or("no room for the file")?;
@@ -257,7 +256,7 @@ impl<'a> Worker<'a> {
                         Ok(Some(frag)) => kept.push(frag),
                         Ok(None) => return Ok(()),
                         Err(BodyError::Io(e)) if e.kind() == io::ErrorKind::Interrupted => {}
-                        Err(e) => return Err(text(&e)),
+                        Err(e) => return Err(e.into()),
                     }
                 }
             }

@@ -36,7 +36,7 @@ use crate::permits::NoPermit;
 pub(crate) struct Server {
     root: Root,
     mappings: MappingCache,
-    /// Files shorter than this number of bytes are read and copied.
+    /// Files shorter than this number of bytes are read and copied; `u64::MAX`: everything is copied.
     copy_below: u64,
     /// Bytes that a peer must take in a second; 0: one byte now and then.
     min_rate: u64,
@@ -152,11 +152,14 @@ impl Server {
         })
     }
 
+    fn copies_everything(&self) -> bool {
+        self.copy_below == u64::MAX
+    }
+
     /// Serves requests until the peer, an error or `stopping` ends the connection.
     pub(crate) fn serve(&self, connection: &mut impl Connection) {
         let connection = &mut Paced::new(connection, self.min_rate);
-        let transfer =
-            if self.copy_below == u64::MAX { Transfer::Copy } else { Transfer::Reference };
+        let transfer = if self.copies_everything() { Transfer::Copy } else { Transfer::Reference };
         let mut inbox = Inbox::new(transfer);
         let mut last = None;
         let end = loop {
@@ -538,7 +541,7 @@ impl Server {
         head: Bytes,
         text: Option<Bytes>,
     ) -> Result<(), Aborted> {
-        if self.copy_below == u64::MAX {
+        if self.copies_everything() {
             let whole = [&head[..], text.as_deref().unwrap_or_default()].concat();
             return self.write(connection, &whole);
         }

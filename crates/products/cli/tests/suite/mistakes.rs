@@ -94,14 +94,18 @@ fn wrong_usage_exits_with_2() {
 
 #[test]
 fn help_says_units_and_shows_examples() {
-    for command in ["demo", "serve", "fetch", "bench"] {
+    for (command, parts) in [
+        ("demo", &[][..]),
+        ("serve", &["in bytes", "--socket /tmp/pw.sock"]),
+        ("fetch", &[]),
+        ("bench", &[]),
+        ("proxy", &["--listen 10.77.0.2:80", "Seconds", "Bytes of memory", "Urgent data"]),
+    ] {
         let output = pagewire(&[command, "--help"]);
-        assert!(output.status.success());
         let said = text(&output.stdout);
-        assert!(said.contains("Examples:"), "{command}: {said}");
+        assert!(output.status.success() && said.contains("Examples:"), "{command}: {said}");
+        assert!(parts.iter().all(|part| said.contains(part)), "{command}: {said}");
     }
-    let said = text(&pagewire(&["serve", "--help"]).stdout);
-    assert!(said.contains("in bytes") && said.contains("--socket /tmp/pw.sock"), "{said}");
     assert!(pagewire(&["--version"]).status.success());
 }
 
@@ -118,8 +122,15 @@ fn an_address_mistake_says_what_an_address_looks_like() {
     }
     let same = [&ADDR[..], &["--host-addr", "10.77.0.2/24"]].concat();
     is_misuse(&serve(&same), &["10.77.0.2", "different"]);
-    let apart = [&ADDR[..], &["--host-addr", "10.78.0.1/24"]].concat();
-    is_misuse(&serve(&apart), &["10.78.0.1", "in no network of --addr"]);
+    for (addr, apart) in [
+        ("10.77.0.2/24", "10.78.0.1/24"),
+        ("10.77.0.2/25", "10.77.0.129/25"),
+        ("10.77.0.2/24", "fd77::1/64"),
+        ("fd77::2/64", "fd77:0:0:1::1/64"),
+    ] {
+        let args = ["--addr", addr, "--host-addr", apart];
+        is_misuse(&serve(&args), &["--host-addr", "in no network of --addr"]);
+    }
 }
 
 #[test]
