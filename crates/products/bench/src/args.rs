@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use pagewire::device::{FaultConfig, FaultConfigError};
 
 use crate::failure::Failure;
-use crate::machine::Machine;
+use crate::kit::machine::Machine;
 use crate::progress::Progress;
 use crate::table::{Measurement, Results, TableInfo};
 

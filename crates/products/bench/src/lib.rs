@@ -1,38 +1,19 @@
 //! `pagewire bench`: measurements whose figures can be compared. Every engine runs in every round;
-//! the first round warms up; medians are printed with the spread. Read `table` (what a measurement is,
-//! and its results), `source` (what is sent), `meter` (a round), `hosts` (our sockets) and `kernel` first.
+//! the first round warms up; medians are printed with the spread. Read `table` first (a
+//! measurement and its results), then `kit` (data, sockets, meters); `measure` has the measurements.
 
 #![deny(unsafe_code)]
 
 mod all;
 mod args;
-mod engine;
 mod failure;
-mod flows;
-mod gateway;
-mod hosts;
-mod hub;
-mod idle;
-mod kernel;
-mod load;
-mod machine;
-mod meter;
-mod namespace;
+mod kit;
+mod measure;
 mod numbers;
 mod options;
 mod page;
-mod path;
 mod plot;
-mod port;
 mod progress;
-mod receive;
-mod ring;
-mod rr;
-mod send;
-mod share;
-mod sim;
-mod source;
-mod stream;
 mod sys;
 mod table;
 
@@ -105,7 +86,7 @@ pub fn run(options: &BenchOptions) -> Result<(), Failure> {
 
 /// Whether this process may run a measurement.
 fn may_run(needs_root: bool) -> Result<(), Failure> {
-    if needs_root { namespace::check_privilege() } else { Ok(()) }
+    if needs_root { kit::namespace::check_privilege() } else { Ok(()) }
 }
 
 /// This process's command line, so that a shell takes it again.

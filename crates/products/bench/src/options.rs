@@ -5,18 +5,18 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::args::Options;
-use crate::gateway::GatewayOptions;
-use crate::idle::IdleOptions;
-use crate::load::{ConnectionsOptions, CrowdOptions, RequestsOptions};
-use crate::path::PathOptions;
-use crate::port::PortOptions;
-use crate::receive::ReceiveOptions;
-use crate::ring::RingOptions;
-use crate::rr::RrOptions;
-use crate::send::SendOptions;
-use crate::share::ShareOptions;
-use crate::sim::SimOptions;
-use crate::stream::StreamOptions;
+use crate::measure::gateway::GatewayOptions;
+use crate::measure::idle::IdleOptions;
+use crate::measure::load::{ConnectionsOptions, CrowdOptions, RequestsOptions};
+use crate::measure::path::PathOptions;
+use crate::measure::port::PortOptions;
+use crate::measure::receive::ReceiveOptions;
+use crate::measure::ring::RingOptions;
+use crate::measure::rr::RrOptions;
+use crate::measure::send::SendOptions;
+use crate::measure::share::ShareOptions;
+use crate::measure::sim::SimOptions;
+use crate::measure::stream::StreamOptions;
 
 /// The end of `pagewire bench --help`.
 pub const EXAMPLES: &str = "\

@@ -9,8 +9,8 @@ use std::ops::RangeInclusive;
 use serde_json::Value;
 
 use crate::failure::{Failure, say};
-use crate::machine::{Machine, on_a_thread};
-use crate::meter::{Round, Spread};
+use crate::kit::machine::{Machine, on_a_thread};
+use crate::kit::meter::{Round, Spread};
 use crate::numbers::{rounded, size_name};
 use crate::progress::Progress;
 

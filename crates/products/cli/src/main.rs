@@ -1,7 +1,7 @@
 //! The `pagewire` command: a file server, a client, a proxy, a gateway for programs, a
 //! demonstration, measurements.
 //!
-//! Read [`args`] first. Each command is a module of its own name, and the measurements are a crate
+//! Read [`args`] first. Each command is a module of [`commands`], and the measurements are a crate
 //! ([`pagewire_bench`]); they share [`net`] (a host from the options), [`http`] and [`signals`].
 //! [`failure`] has the rule for errors. Without the feature `full`, `demo` is the only command: it is
 //! built in half a minute.
@@ -10,41 +10,17 @@
 #![cfg_attr(not(feature = "full"), allow(dead_code, reason = "the demonstration uses a part"))]
 
 mod args;
-mod demo;
+mod commands;
 mod failure;
-#[cfg(feature = "full")]
-mod fetch;
-#[cfg(feature = "full")]
-mod gateway;
-#[cfg(feature = "full")]
-mod guest;
 mod http;
 mod limits;
 #[cfg(feature = "full")]
 mod log;
 #[cfg(feature = "full")]
-mod lost;
-#[cfg(feature = "full")]
 mod net;
-mod permits;
-#[cfg(feature = "full")]
-mod processes;
 mod progress;
-#[cfg(feature = "full")]
-mod proxy;
-#[cfg(feature = "full")]
-mod run;
-#[cfg(feature = "full")]
-mod serve;
 mod signals;
-#[cfg(feature = "full")]
-mod ss;
-mod stream;
 mod sys;
-#[cfg(feature = "full")]
-mod top;
-#[cfg(feature = "full")]
-mod user;
 #[cfg(feature = "full")]
 mod view;
 
@@ -53,6 +29,9 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Cli, Command};
+use commands::demo;
+#[cfg(feature = "full")]
+use commands::{fetch, gateway, proxy, run, serve, ss, top};
 
 fn main() -> ExitCode {
     #[cfg(feature = "full")]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::SystemTime;
 
-use crate::machine::{Machine, number_in};
+use crate::kit::machine::{Machine, number_in};
 
 /// The facts about the machine and the run as a whole.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use pagewire::device::FaultConfig;
 
 use super::demo::size;
 use super::view::{StatsFormat, ViewOptions};
-use crate::http::access::AccessFormat;
+use crate::http::server::access::AccessFormat;
 use crate::limits::{
     CONNECTIONS, COPY_BELOW, MAX_CONNECTIONS, MIN_RATE, PROXY_CONNECT_SECONDS, PROXY_IDLE_SECONDS,
     PROXY_KEEPALIVE_SECONDS, PROXY_LEAST_MEMORY, PROXY_MAX_CONNECTIONS, PROXY_MEMORY,

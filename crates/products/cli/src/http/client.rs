@@ -1,6 +1,6 @@
 //! The client's side of a connection: sends a request, reads the head of the response ([`Response`]).
 //!
-//! `fetch` and `demo` call it, and receive the content with [`Body`](super::body::Body).
+//! `fetch` and `demo` call it, and receive the content with [`Body`](crate::http::message::body::Body).
 
 use std::io;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire::memory::{Frag, FragVec};
 
-use super::body::Framing;
-use super::connection::Connection;
-use super::inbox::{HeadError, Inbox, Transfer};
+use crate::http::connection::Connection;
+use crate::http::message::body::Framing;
+use crate::http::message::inbox::{HeadError, Inbox, Transfer};
 use crate::limits::{MAX_HEAD, MAX_HEADERS, STALL_TIME};
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use pagewire::memory::{CopyLedger, Frag, FragVec};
 
-use super::connection::{Connection, advance};
+use crate::http::connection::{Connection, advance};
 
 impl Connection for TcpStream {
     fn send_frags(&mut self, frags: &mut FragVec) -> io::Result<usize> {

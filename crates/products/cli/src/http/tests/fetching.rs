@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::fetch::{Output, Summary, fetch};
+use crate::commands::fetch::{Output, Summary, fetch};
 use crate::http::server::Server;
 use crate::http::url::Url;
 use crate::signals::Stop;

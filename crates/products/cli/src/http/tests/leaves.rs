@@ -2,11 +2,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::http::conditional::{Decision, Validators};
-use crate::http::listing::escape;
-use crate::http::path::RequestPath;
-use crate::http::range::{Selection, select};
-use crate::http::request::Conditions;
+use crate::http::message::request::Conditions;
+use crate::http::site::conditional::{Decision, Validators};
+use crate::http::site::listing::escape;
+use crate::http::site::path::RequestPath;
+use crate::http::site::range::{Selection, select};
 
 #[test]
 fn a_range_selects_what_rfc_9110_section_14_says() {

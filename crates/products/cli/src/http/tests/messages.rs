@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use pagewire::memory::CopyLedger;
 
-use crate::http::body::{Body, BodyError, Framing};
 use crate::http::client;
-use crate::http::inbox::{HeadError, Inbox, Transfer};
-use crate::http::request::{self, Method};
+use crate::http::message::body::{Body, BodyError, Framing};
+use crate::http::message::inbox::{HeadError, Inbox, Transfer};
+use crate::http::message::request::{self, Method};
 use crate::http::testing::Script;
 use crate::limits::{MAX_HEAD, MAX_HEADERS, MAX_TARGET};
 

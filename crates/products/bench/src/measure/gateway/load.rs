@@ -1,0 +1,427 @@
+//! The loads of `bench gateway`: kernel sockets at both ends, in the guest's namespace and in the far one, send
+//! through an engine. Each load has threads of its own, which enter their namespace first.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+
+use super::engines::EngineGuest;
+use super::world::World;
+use crate::failure::{Because, Failure};
+use crate::kit::machine::joined;
+use crate::kit::meter::{Round, Samples, percentile};
+use crate::kit::namespace::NetNs;
+
+/// Connections side by side where their number matters.
+pub(super) const PARALLEL: usize = 64;
+
+/// Bytes of a request and of its answer.
+pub(super) const REQUEST: usize = 64;
+
+/// Idle connections whose memory is measured.
+pub(super) const IDLE: usize = 1000;
+
+/// Bytes of single reads and writes.
+const MESSAGE: usize = 256 << 10;
+
+/// Windows open, and processes wake up, before the measured time begins.
+const WARM_UP: Duration = Duration::from_millis(300);
+
+/// How often a thread that waits checks whether it is to stop.
+const CHECK_TIME: Duration = Duration::from_millis(20);
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The direction of the bytes, as seen from the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum BulkDirection {
+    Out,
+    In,
+}
+
+/// The result of a round.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct GatewaySample {
+    pub(super) round: Round,
+    /// CPU time of the engine for the bytes, unless it is the kernel.
+    pub(super) cpu: Option<Duration>,
+    /// Nothing where only bytes are measured.
+    pub(super) small: Option<SmallRates>,
+}
+
+impl GatewaySample {
+    /// Seconds of CPU for each GiB.
+    pub(super) fn cpu_s_per_gib(&self) -> Option<f64> {
+        let gib = self.round.bytes as f64 / f64::from(1 << 30);
+        self.cpu.map(|cpu| cpu.as_secs_f64() / gib.max(1e-9))
+    }
+}
+
+/// Rates and round trips of a round.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SmallRates {
+    pub(super) connections_per_s: f64,
+    pub(super) requests_per_s: f64,
+    pub(super) rtt_us: f64,
+    pub(super) udp_rtt_us: f64,
+}
+
+/// The state that the threads of a load share.
+#[derive(Default)]
+struct LoadState {
+    stop: AtomicBool,
+    count: AtomicU64,
+}
+
+impl LoadState {
+    fn is_running(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, n: usize) {
+        self.count.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    /// Lets the load run, and stops it: how much it did in the measured time, how long that was, and
+    /// what `cpu` said at its begin and at its end.
+    fn measured<T>(&self, seconds: f64, cpu: impl Fn() -> T) -> (u64, Duration, T, T) {
+        std::thread::park_timeout(WARM_UP);
+        let (begun, before, from) = (Instant::now(), cpu(), self.count.load(Ordering::Relaxed));
+        let end = begun + Duration::from_secs_f64(seconds);
+        while let Some(left) = end.checked_duration_since(Instant::now()) {
+            std::thread::park_timeout(left.max(Duration::from_micros(100)));
+        }
+        let count = self.count.load(Ordering::Relaxed) - from;
+        let measured = (count, begun.elapsed(), before, cpu());
+        self.stop.store(true, Ordering::Relaxed);
+        measured
+    }
+}
+
+/// Ends a load also when a part of it fails.
+struct Stop<'a>(&'a LoadState);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs a load with `threads` threads on each side: `serve` with a listener of the far side, `ask` in
+/// the guest's namespace with its address. The load ends when `wait` says so, or with the last `ask`.
+fn loaded<A: Send, W>(
+    (world, guest): (&World, &EngineGuest),
+    threads: usize,
+    serve: impl Fn(&TcpListener, &LoadState) + Sync,
+    ask: impl Fn(SocketAddr, &LoadState) -> Result<A, Failure> + Sync,
+    wait: impl FnOnce(&LoadState) -> W,
+) -> Result<(Vec<A>, W), Failure> {
+    let (far, ip) = guest.far(world);
+    let (listener, to) = listen(far, ip)?;
+    let shared = LoadState::default();
+    std::thread::scope(|scope| {
+        let _stop = Stop(&shared);
+        for _ in 0..threads {
+            scope.spawn(|| serve(&listener, &shared));
+        }
+        let asking = || -> Result<A, Failure> {
+            guest.ns.enter()?;
+            ask(to, &shared)
+        };
+        let asking: Vec<_> = (0..threads).map(|_| scope.spawn(asking)).collect();
+        let waited = wait(&shared);
+        let asked = asking.into_iter().map(joined).collect::<Result<_, _>>()?;
+        Ok((asked, waited))
+    })
+}
+
+/// A listener of the far side.
+fn listen(far: &NetNs, ip: Ipv4Addr) -> Result<(TcpListener, SocketAddr), Failure> {
+    let listener = far.inside(|| TcpListener::bind((ip, 0)).because("a listener"))?;
+    listener.set_nonblocking(true).because("a listener")?;
+    let to = listener.local_addr().because("a listener")?;
+    Ok((listener, to))
+}
+
+fn dial(to: SocketAddr) -> io::Result<TcpStream> {
+    prompt(TcpStream::connect_timeout(&to, PATIENCE)?)
+}
+
+/// A connection that delays no bytes, and on which no call waits for ever.
+fn prompt(stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// Accepts until the end of the load.
+fn accept(listener: &TcpListener, shared: &LoadState) -> Option<TcpStream> {
+    while shared.is_running() {
+        let accepted = listener.accept().and_then(|(stream, _)| {
+            stream.set_nonblocking(false)?;
+            prompt(stream)
+        });
+        match accepted {
+            Ok(stream) => return Some(stream),
+            Err(_) => wait_for(listener, CHECK_TIME),
+        }
+    }
+    None
+}
+
+/// Waits until a descriptor is readable.
+fn wait_for(fd: &impl std::os::fd::AsFd, time: Duration) {
+    let time = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) as _ };
+    // A failure only makes the next check early.
+    let _ = poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&time));
+}
+
+/// Waits until one of the connections is readable; whether each is.
+fn readable(all: &[TcpStream]) -> Vec<bool> {
+    let time = Timespec { tv_sec: 0, tv_nsec: CHECK_TIME.subsec_nanos().into() };
+    let mut fds: Vec<_> = all.iter().map(|one| PollFd::new(one, PollFlags::IN)).collect();
+    let _ = poll(&mut fds, Some(&time));
+    fds.iter().map(|fd| !fd.revents().is_empty()).collect()
+}
+
+/// Bytes in one direction, over several connections.
+pub(super) fn bulk(
+    world: &World,
+    guest: &EngineGuest,
+    way: BulkDirection,
+    flows: usize,
+    seconds: f64,
+) -> Result<GatewaySample, Failure> {
+    let serve = |listener: &TcpListener, shared: &LoadState| {
+        let Some(stream) = accept(listener, shared) else { return };
+        match way {
+            BulkDirection::Out => drain(stream, shared),
+            BulkDirection::In => pour(stream, shared),
+        }
+    };
+    let ask = |to, shared: &LoadState| {
+        let stream = dial(to).because("a connection through the engine")?;
+        match way {
+            BulkDirection::Out => pour(stream, shared),
+            BulkDirection::In => drain(stream, shared),
+        }
+        Ok(())
+    };
+    let wait = |shared: &LoadState| shared.measured(seconds, || guest.cpu());
+    let (_, (bytes, time, before, after)) = loaded((world, guest), flows, serve, ask, wait)?;
+    let cpu = before.zip(after).map(|(before, after)| after.saturating_sub(before));
+    let round = Round { bytes, time, receiver_cpu: Duration::ZERO };
+    Ok(GatewaySample { round, cpu, small: None })
+}
+
+fn pour(mut stream: TcpStream, shared: &LoadState) {
+    let bytes = vec![0x55; MESSAGE];
+    while shared.is_running() && stream.write_all(&bytes).is_ok() {}
+}
+
+fn drain(mut stream: TcpStream, shared: &LoadState) {
+    let mut buffer = vec![0; MESSAGE];
+    while shared.is_running() {
+        match stream.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(n) => shared.add(n),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Connections a second: 64 at a time, each accepted and closed by the far side, then by the guest.
+pub(super) fn connections(
+    world: &World,
+    guest: &EngineGuest,
+    seconds: f64,
+) -> Result<f64, Failure> {
+    let serve = |listener: &TcpListener, shared: &LoadState| {
+        while shared.is_running() {
+            if listener.accept().is_err() {
+                wait_for(listener, CHECK_TIME);
+            }
+        }
+    };
+    let wait = |shared: &LoadState| shared.measured(seconds, || ());
+    let (_, (count, time, ..)) = loaded((world, guest), 1, serve, connect_and_close, wait)?;
+    Ok(count as f64 / time.as_secs_f64())
+}
+
+/// Begins a connection, which may end at once.
+fn begin(to: SocketAddr) -> io::Result<TcpStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket: OwnedFd = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    match connect(&socket, &to) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn connect_and_close(to: SocketAddr, shared: &LoadState) -> Result<(), Failure> {
+    let begin = || begin(to).because("a connection through the engine");
+    let mut all = (0..PARALLEL).map(|_| begin()).collect::<Result<Vec<_>, _>>()?;
+    while shared.is_running() {
+        let ready = readable(&all);
+        for (one, _) in all.iter_mut().zip(&ready).filter(|(_, ready)| **ready) {
+            match one.read(&mut [0]) {
+                Ok(_) => shared.add(1),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                // Refused or reset: not counted, and tried again.
+                Err(_) => {}
+            }
+            *one = begin()?;
+        }
+    }
+    Ok(())
+}
+
+/// Requests a second: 64 bytes there and back, on 64 connections.
+pub(super) fn requests(world: &World, guest: &EngineGuest, seconds: f64) -> Result<f64, Failure> {
+    let serve = |listener: &TcpListener, shared: &LoadState| {
+        let all = (0..PARALLEL).map_while(|_| accept(listener, shared)).collect();
+        echo(all, shared, |_| {});
+    };
+    let ask = |to, shared: &LoadState| {
+        let mut all = Vec::with_capacity(PARALLEL);
+        for _ in 0..PARALLEL {
+            all.push(dial(to).because("a connection through the engine")?);
+        }
+        for stream in &mut all {
+            stream.write_all(&[0x55; REQUEST]).because("a request")?;
+        }
+        echo(all, shared, |n| shared.add(n));
+        Ok(())
+    };
+    let wait = |shared: &LoadState| shared.measured(seconds, || ());
+    let (_, (bytes, time, ..)) = loaded((world, guest), 1, serve, ask, wait)?;
+    Ok(bytes as f64 / REQUEST as f64 / time.as_secs_f64())
+}
+
+/// Sends back what comes, on each connection.
+fn echo(mut all: Vec<TcpStream>, shared: &LoadState, note: impl Fn(usize)) {
+    for stream in &all {
+        let _ = stream.set_nonblocking(true);
+    }
+    let mut buffer = [0; 4096];
+    while shared.is_running() {
+        let ready = readable(&all);
+        for (stream, _) in all.iter_mut().zip(&ready).filter(|(_, ready)| **ready) {
+            let Ok(n) = stream.read(&mut buffer) else { continue };
+            if n == 0 {
+                return;
+            }
+            note(n);
+            let _ = stream.write_all(buffer.get(..n).unwrap_or_default());
+        }
+    }
+}
+
+/// The median of round trips of 64 bytes by TCP, in microseconds.
+pub(super) fn round_trip(world: &World, guest: &EngineGuest, seconds: f64) -> Result<f64, Failure> {
+    let serve = |listener: &TcpListener, shared: &LoadState| {
+        let Some(mut stream) = accept(listener, shared) else { return };
+        let mut buffer = [0; REQUEST];
+        while stream.read_exact(&mut buffer).is_ok() && stream.write_all(&buffer).is_ok() {}
+    };
+    let ask = |to, _: &LoadState| {
+        let mut stream = dial(to).because("a connection through the engine")?;
+        let mut buffer = [0x55; REQUEST];
+        sampled(seconds, || {
+            stream.write_all(&buffer)?;
+            stream.read_exact(&mut buffer)
+        })
+    };
+    let (medians, ()) = loaded((world, guest), 1, serve, ask, |_| ())?;
+    Ok(medians.into_iter().sum())
+}
+
+/// The same by UDP; a lost datagram costs its time limit.
+pub(super) fn udp_round_trip(
+    world: &World,
+    guest: &EngineGuest,
+    seconds: f64,
+) -> Result<f64, Failure> {
+    let (far, ip) = guest.far(world);
+    let server = far.inside(|| UdpSocket::bind((ip, 0)).because("a datagram socket"))?;
+    server.set_read_timeout(Some(CHECK_TIME)).because("a datagram socket")?;
+    let to = server.local_addr().because("a datagram socket")?;
+    let shared = LoadState::default();
+    std::thread::scope(|scope| {
+        let _stop = Stop(&shared);
+        let (shared, server) = (&shared, &server);
+        scope.spawn(move || {
+            let mut buffer = [0; 2048];
+            while shared.is_running() {
+                if let Ok((n, from)) = server.recv_from(&mut buffer) {
+                    let _ = server.send_to(buffer.get(..n).unwrap_or_default(), from);
+                }
+            }
+        });
+        let asking = scope.spawn(move || -> Result<f64, Failure> {
+            guest.ns.enter()?;
+            let socket = UdpSocket::bind("0.0.0.0:0").because("a datagram socket")?;
+            let set = socket.set_read_timeout(Some(Duration::from_millis(200)));
+            set.and_then(|()| socket.connect(to)).because("a datagram socket")?;
+            let mut buffer = [0x55; REQUEST];
+            // The first may be lost while addresses are resolved.
+            let mut asked = |tries: usize| {
+                let mut last = Ok(());
+                for _ in 0..tries {
+                    last = socket.send(&buffer).and_then(|_| socket.recv(&mut buffer)).map(drop);
+                    if last.is_ok() {
+                        break;
+                    }
+                }
+                last
+            };
+            asked(10).because("a datagram through the engine")?;
+            sampled(seconds, || asked(10))
+        });
+        let median = joined(asking);
+        shared.stop.store(true, Ordering::Relaxed);
+        median
+    })
+}
+
+/// The median time of a call, in microseconds, after a warm-up.
+fn sampled(seconds: f64, mut call: impl FnMut() -> io::Result<()>) -> Result<f64, Failure> {
+    let mut samples = Samples::new(WARM_UP, seconds);
+    loop {
+        let started = Instant::now();
+        call().because("a round trip through the engine")?;
+        if samples.add(started) {
+            return Ok(f64::from(percentile(&samples.sorted(), 0.5)) / 1000.0);
+        }
+    }
+}
+
+/// The engine's memory while a thousand connections are idle, in bytes; `None` if it is the kernel.
+pub(super) fn idle(world: &World, guest: &EngineGuest) -> Result<Option<u64>, Failure> {
+    let serve = |listener: &TcpListener, shared: &LoadState| {
+        let _held: Vec<_> = (0..IDLE).map_while(|_| accept(listener, shared)).collect();
+        while shared.is_running() {
+            std::thread::park_timeout(CHECK_TIME);
+        }
+    };
+    let ask = |to, _: &LoadState| {
+        let mut held = Vec::with_capacity(IDLE);
+        for _ in 0..IDLE {
+            held.push(dial(to).because("an idle connection through the engine")?);
+        }
+        // Time for freed memory to be given back.
+        std::thread::park_timeout(WARM_UP);
+        Ok(guest.rss())
+    };
+    let (rss, ()) = loaded((world, guest), 1, serve, ask, |_| ())?;
+    Ok(rss.into_iter().flatten().next())
+}

@@ -1,0 +1,297 @@
+//! `bench rr`: round trips of a small message, and how often a blocked reader is woken.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use pagewire::TcpStream;
+use serde_json::Value;
+
+use crate::args::{Common, Options, Plan, Time};
+use crate::failure::{Because, Failure};
+use crate::kit::engine::Engine;
+use crate::kit::hosts::{RIGHT, accept, connect_in_turns, hosts_in_turns, on_a_pair};
+use crate::kit::kernel::{self, Between, PATIENCE, poll_ping, poll_pong};
+use crate::kit::machine::{Sides, joined, nap, pin};
+use crate::kit::meter::{Round, Spread, percentile};
+use crate::kit::source::Source;
+use crate::numbers::rounded;
+use crate::progress::Progress;
+use crate::table::{Field, InTurns, Measurement, ResultLine, Results, in_turns, records, some};
+
+/// 64 bytes there and back, both sides polling
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct RrOptions {
+    /// Bytes each way
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536), value_name = "BYTES")]
+    size: u32,
+
+    #[command(flatten)]
+    time: Time,
+
+    /// Threads that share one host, each with its own connection, to show how fairly they get turns:
+    /// the least and the most round trips of one; 0: none
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256), value_name = "N")]
+    threads: u32,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pagewire bench rr
+      64 bytes each way
+  pagewire bench rr --size 4096 --seconds 5 --json
+      a page each way, for longer, as one object per line
+  pagewire bench rr --threads 8
+      how fair the lock of a host is";
+
+/// Bytes of a batch whose wakeups are counted, and how many batches.
+const BATCH: usize = 256 << 10;
+const BATCHES: u64 = 2_000;
+
+impl Options for RrOptions {
+    fn plan(&self) -> Plan {
+        Plan::of::<RrBench>(false, self.common.stats)
+    }
+
+    fn run(&self, progress: &Progress) -> Result<Results, Failure> {
+        let (options, sides) = (self.clone(), Sides::choose());
+        let mut bench = RrBench { options, sides, wakeups: 0.0, shares: Vec::new() };
+        let engines = [Engine::Pair, Engine::Kernel(Between::Loopback)];
+        let lines = in_turns(&bench, engines, self.common.rounds, progress)?;
+        bench.wakeups = wakeups_per_batch(&Source::new())?;
+        bench.shares = shares(self)?;
+        let heading = self.common.heading(self.time.seconds, "; both sides poll");
+        let mut columns =
+            "engine link size rtt_us_p50 rtt_us_p99 min_rtt_us_p50 max_rtt_us_p50 wakeups_per_batch"
+                .to_owned();
+        if self.threads > 0 {
+            columns += " threads least_round_trips most_round_trips longest_wait_us";
+        }
+        Ok(Results::print(records(&bench, &lines), self.common.json, heading, &columns))
+    }
+}
+
+struct RrBench {
+    options: RrOptions,
+    sides: Sides,
+    wakeups: f64,
+    /// The share of each thread, if several share a host.
+    shares: Vec<ThreadShare>,
+}
+
+/// Times of round trips in one round, in nanoseconds.
+struct RrSample {
+    round: Round,
+    p50: u32,
+    p99: u32,
+}
+
+type F = Field<RrBench>;
+
+impl Measurement for RrBench {
+    type Case = Engine;
+    type Sample = RrSample;
+
+    const NAME: &'static str = "rr";
+    const TITLE: &'static str = "A message there and back";
+    const ABOUT: &'static str =
+        "Both sides poll. Wake-ups are those of a blocked reader, for batches of 256 KiB.";
+    const FIELDS: &'static [Field<Self>] = &[
+        F::value("size", |of| some(of.bench.options.size)).group("{} bytes each way"),
+        F::value("rtt_us_p50", |of| p50(of).map(|us| rounded(us.median, 3).into()))
+            .lower("Round trip, median", "µs")
+            .first(),
+        F::spread("rtt_us_p99", 3, |of| of.spread(|s| f64::from(s.p99) / 1000.0))
+            .lower("Round trip, 99th percentile", "µs")
+            .first(),
+        F::bounds("rtt_us_p50", 3, p50),
+        F::value("wakeups_per_batch", |of| of.ours(rounded(of.bench.wakeups, 3)))
+            .lower("Wake-ups of a blocked reader", "for each batch"),
+        F::value("threads", |of| of.of_shares(|shares| Some(shares.len()))),
+        F::value("least_round_trips", |of| {
+            of.of_shares(|shares| shares.iter().map(|share| share.round_trips).min())
+        })
+        .higher("Round trips of the slowest thread", "in a round"),
+        F::value("most_round_trips", |of| {
+            of.of_shares(|shares| shares.iter().map(|share| share.round_trips).max())
+        })
+        .higher("Round trips of the fastest thread", "in a round"),
+        F::value("longest_wait_us", |of| {
+            let us = |longest: Duration| rounded(longest.as_secs_f64() * 1e6, 1);
+            of.of_shares(|shares| shares.iter().map(|share| share.longest).max().map(us))
+        })
+        .lower("Longest wait of a thread", "µs"),
+    ];
+
+    fn engine(&self, engine: &Engine) -> (String, &'static str) {
+        engine.names()
+    }
+
+    fn round(&self, _: &Engine, sample: &RrSample) -> Round {
+        sample.round
+    }
+}
+
+fn p50(of: &ResultLine<'_, RrBench>) -> Option<Spread> {
+    of.spread(|sample| f64::from(sample.p50) / 1000.0)
+}
+
+impl ResultLine<'_, RrBench> {
+    /// A field that the kernel's line does not have.
+    fn ours(&self, value: impl Into<Value>) -> Option<Value> {
+        (*self.case == Engine::Pair).then(|| value.into())
+    }
+
+    fn of_shares<T: Into<Value>>(
+        &self,
+        get: impl Fn(&[ThreadShare]) -> Option<T>,
+    ) -> Option<Value> {
+        let shares = Some(&*self.bench.shares).filter(|shares| !shares.is_empty())?;
+        self.ours(get(shares)?)
+    }
+}
+
+impl InTurns for RrBench {
+    fn sample(&self, engine: &Engine, _: u16) -> Result<RrSample, Failure> {
+        let (size, seconds) = (self.options.size as usize, self.options.time.seconds);
+        let (sides, stats) = (self.sides, self.options.common.stats);
+        let times = match engine {
+            Engine::Kernel(_) => kernel::ping_pong(size, seconds, sides)?,
+            Engine::Pair | Engine::Tap => pair(size, seconds, sides, stats)?,
+        };
+        let time = times.iter().map(|&ns| Duration::from_nanos(ns.into())).sum();
+        let bytes = 2 * (size * times.len()) as u64;
+        let round = Round { bytes, time, receiver_cpu: Duration::ZERO };
+        Ok(RrSample { round, p50: percentile(&times, 0.5), p99: percentile(&times, 0.99) })
+    }
+}
+
+/// Two hosts, each polled by its own thread.
+fn pair(size: usize, seconds: f64, sides: Sides, stats: bool) -> Result<Vec<u32>, Failure> {
+    let (left, right, _) = hosts_in_turns(None)?;
+    let (mut client, mut server) = connect_in_turns(&left, &right)?;
+    let done = AtomicBool::new(false);
+    let samples = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(sides.right);
+            let over = || done.load(Ordering::Relaxed);
+            poll_pong(&mut server, size, over, || {
+                right.turn();
+            });
+        });
+        let pinging = scope.spawn(|| -> Result<Vec<u32>, Failure> {
+            pin(sides.left);
+            let samples = poll_ping(&mut client, size, seconds, || {
+                left.turn();
+            });
+            done.store(true, Ordering::Relaxed);
+            Ok(samples?)
+        });
+        joined(pinging)
+    })?;
+    if stats {
+        eprint!("{}{}", left.stats(), right.stats());
+    }
+    Ok(samples)
+}
+
+/// The share of a host that a thread got.
+struct ThreadShare {
+    round_trips: u64,
+    /// The longest that one of them took.
+    longest: Duration,
+}
+
+/// Threads of one host make round trips to threads of the other, all competing for the lock.
+fn shares(options: &RrOptions) -> Result<Vec<ThreadShare>, Failure> {
+    let (size, seconds) = (options.size as usize, options.time.seconds);
+    // Drivers that poll, as busy as they get.
+    let (left, right, _) = on_a_pair(None, |host| host)?;
+    let what = "going back and forth";
+    let on = SocketAddr::from((RIGHT, 9002));
+    let listener = right.listen(on).because(what)?;
+    std::thread::scope(|scope| {
+        let mut pinging = Vec::new();
+        for _ in 0..options.threads {
+            let client = left.connect_timeout(on, PATIENCE).because(what)?;
+            let mut server = accept(&listener, nap).because(what)?;
+            server.set_nonblocking(false).because(what)?;
+            scope.spawn(move || {
+                let mut buffer = vec![0; size];
+                // Until the client is gone.
+                while server
+                    .read_exact(&mut buffer)
+                    .and_then(|()| server.write_all(&buffer))
+                    .is_ok()
+                {}
+            });
+            pinging.push(scope.spawn(move || ping(client, size, seconds).because(what)));
+        }
+        pinging.into_iter().map(joined).collect()
+    })
+}
+
+fn ping(mut client: TcpStream, size: usize, seconds: f64) -> std::io::Result<ThreadShare> {
+    client.set_read_timeout(Some(PATIENCE))?;
+    let (mut buffer, begin) = (vec![0x55; size], Instant::now());
+    let mut share = ThreadShare { round_trips: 0, longest: Duration::ZERO };
+    while begin.elapsed().as_secs_f64() < seconds {
+        let started = Instant::now();
+        client.write_all(&buffer)?;
+        client.read_exact(&mut buffer)?;
+        share.round_trips += 1;
+        share.longest = share.longest.max(started.elapsed());
+    }
+    Ok(share)
+}
+
+/// How often a blocked reader is woken for data that its peer queued at once: batches are sent by
+/// reference, each when the last was answered. The caller makes the source first, because filling
+/// it may take longer than the reader's timeout.
+fn wakeups_per_batch(source: &Source) -> Result<f64, Failure> {
+    // Without spinning: a reader that finds nothing sleeps at once.
+    let (left, right, _) = on_a_pair(None, |host| host.spin(Duration::ZERO))?;
+    let what = "counting wakeups";
+    let on = SocketAddr::from((RIGHT, 9001));
+    let listener = right.listen(on).because(what)?;
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| -> Result<u64, Failure> {
+            let mut stream = accept(&listener, nap).because(what)?;
+            let set = stream.set_nodelay(true);
+            set.and_then(|()| stream.set_read_timeout(Some(PATIENCE))).because(what)?;
+            let mut frags = Vec::new();
+            let before = right.stats().wakeups;
+            for _ in 0..BATCHES {
+                let mut have = 0;
+                while have < BATCH {
+                    match stream.recv_into(BATCH, &mut frags).because(what)? {
+                        0 => return Err(Failure::Failed("the peer went away".into())),
+                        n => have += n,
+                    }
+                    frags.clear();
+                }
+                stream.write_all(b"!").because(what)?;
+            }
+            Ok(right.stats().wakeups - before)
+        });
+        let mut stream = left.connect_timeout(on, PATIENCE).because(what)?;
+        stream.set_read_timeout(Some(PATIENCE)).because(what)?;
+        for piece in source.frags(BATCH).take(BATCHES as usize) {
+            let mut answer = [0];
+            let sent = stream.send(piece).and_then(|_| stream.read_exact(&mut answer));
+            if let Err(e) = sent {
+                // The reader's error says more, if it has one.
+                joined(reading)?;
+                return Err(Failure::because(what, e));
+            }
+        }
+        let wakeups = joined(reading)?;
+        Ok(wakeups as f64 / BATCHES as f64)
+    })
+}

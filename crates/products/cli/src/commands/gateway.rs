@@ -1,0 +1,178 @@
+//! `pagewire gateway`: the network of a guest that another program runs.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pagewire::device::{DatagramLink, StreamLink, TapBuilder, VhostUser, VhostUserBuilder};
+use pagewire::{Device, Tap};
+use pagewire_gateway::netns::{self, Lifetime, Namespace};
+use pagewire_gateway::sandbox::SandboxPlan;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::Errno;
+
+use crate::args::guest::{GatewayOptions, GuestLink};
+use crate::commands::guest::{self, GuestNetwork};
+use crate::failure::{Failure, reason, socket_failure};
+use crate::limits::{PROXY_CHECK_TIME, SHUTDOWN_TIME};
+use crate::sys::Inherited;
+use crate::view::{Printed, ViewSockets};
+
+/// Runs until an interrupt, or until the device is lost.
+pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
+    let mut inherited = Inherited::find();
+    check(options)?;
+    let mut ready = options.ready_fd.map(|fd| take_ready(&mut inherited, fd)).transpose()?;
+    let exit = options.exit_fd.map(|fd| take_exit(&mut inherited, fd)).transpose()?;
+    let networks = guest::networks(&options.guest)?;
+    let (bound, lifetime) = bind(options, &networks)?;
+    // The kernel in a namespace has its addresses from the helper that made the tap.
+    let opened = guest::open(&options.guest, &networks, options.netns.is_none())?;
+    let asked = ViewSockets::new(&options.guest.view)?;
+    inherited.close();
+    let mut plan = SandboxPlan::default();
+    plan.unix_peers = options.link == GuestLink::Datagram;
+    guest::enter_sandbox(&options.guest, plan)?;
+
+    // From here on there are threads.
+    let device = match bound {
+        BoundLink::Device(device) => device,
+        BoundLink::VhostUser(listener, path) => {
+            let port = VhostUser::builder().mtu(options.guest.mtu as usize);
+            let port = port.accept(listener, &path).map_err(|e| socket_failure(&path, e))?;
+            Box::new(port)
+        }
+    };
+    let served = Arc::new(opened.start(device)?);
+    let control = asked.start_with(|shown| served.shown(shown))?;
+    let counted = Arc::clone(&served);
+    let printed = Printed::new(options.guest.stats, &control, move || counted.report());
+    let stop = printed.watch()?;
+    eprintln!("ready");
+    if let Some(ready) = &mut ready {
+        ready.write_all(b"ready\n").map_err(|e| Failure::because("--ready-fd", reason(&e)))?;
+    }
+    drop(ready);
+    let mut end = Ok(());
+    while !stop.is_set() && end.is_ok() {
+        let over = is_over(exit.as_ref(), lifetime.as_ref());
+        if over.map_err(|e| Failure::because("waiting", reason(&e)))? {
+            break;
+        }
+        end = served.host().check().map_err(|e| Failure::Failed(reason(&e)));
+    }
+    printed.at_end();
+    served.end(SHUTDOWN_TIME);
+    end
+}
+
+/// Waits a while. `true`: nobody needs the guest's network any more.
+fn is_over(exit: Option<&File>, lifetime: Option<&Lifetime>) -> io::Result<bool> {
+    let exit = exit.map(|file| PollFd::new(file, PollFlags::IN));
+    let by_exit = exit.is_some();
+    let ended = lifetime.map(|lifetime| PollFd::new(lifetime, PollFlags::IN));
+    let mut watched: Vec<PollFd<'_>> = exit.into_iter().chain(ended).collect();
+    let a_while = Timespec::try_from(PROXY_CHECK_TIME).unwrap_or_default();
+    match poll(&mut watched, Some(&a_while)) {
+        Ok(0) | Err(Errno::INTR) => return Ok(false),
+        Ok(_) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let exits = by_exit && watched.first().is_some_and(|fd| !fd.revents().is_empty());
+    Ok(exits || lifetime.is_some_and(Lifetime::is_over))
+}
+
+/// A link, as far as it can be made without threads.
+enum BoundLink {
+    Device(Box<dyn Device>),
+    VhostUser(UnixListener, PathBuf),
+}
+
+/// The link, and how long it is needed if that is known.
+fn bind(
+    options: &GatewayOptions,
+    networks: &[GuestNetwork],
+) -> Result<(BoundLink, Option<Lifetime>), Failure> {
+    let mtu = options.guest.mtu as usize;
+    let path = options.socket.as_deref().unwrap_or(Path::new(""));
+    let refused = |e| socket_failure(path, e);
+    let device: Box<dyn Device> = match options.link {
+        GuestLink::Tap => {
+            let (tap, lifetime) = tap(options, networks)?;
+            return Ok((BoundLink::Device(Box::new(tap)), lifetime));
+        }
+        GuestLink::Stream => {
+            Box::new(StreamLink::builder().mtu(mtu).listen(path).map_err(refused)?)
+        }
+        GuestLink::Datagram => {
+            Box::new(DatagramLink::builder().mtu(mtu).bind(path).map_err(refused)?)
+        }
+        GuestLink::VhostUser => {
+            let listener = VhostUserBuilder::bind(path).map_err(refused)?;
+            return Ok((BoundLink::VhostUser(listener, path.to_owned()), None));
+        }
+    };
+    Ok((BoundLink::Device(device), None))
+}
+
+fn tap(
+    options: &GatewayOptions,
+    networks: &[GuestNetwork],
+) -> Result<(Tap, Option<Lifetime>), Failure> {
+    let name = options.tap.as_deref().unwrap_or("pw0");
+    let Some(place) = &options.netns else {
+        return Ok((Tap::builder(name).mtu(options.guest.mtu as usize).open()?, None));
+    };
+    let place = match place.to_str().and_then(|text| text.parse::<u32>().ok()) {
+        Some(id) if !Path::new("/proc").join(id.to_string()).exists() => {
+            return Err(Failure::misused(format!("--netns {id}"), "there is no such process"));
+        }
+        Some(id) => Namespace::Process(id),
+        None => Namespace::Path(place.clone()),
+    };
+    let network = guest::inside(&options.guest, name, networks);
+    let made = netns::tap_in(&place, &network);
+    let (parts, lifetime) = made.map_err(|e| Failure::Failed(e.to_string()))?;
+    Ok((TapBuilder::new().adopt(parts)?, Some(lifetime)))
+}
+
+/// A descriptor that the caller has opened for us to write to.
+fn take_ready(inherited: &mut Inherited, number: u32) -> Result<File, Failure> {
+    let is_open = |file: &File| {
+        let way = fcntl_getfl(file).unwrap_or(OFlags::empty()) & OFlags::RWMODE;
+        way == OFlags::WRONLY || way == OFlags::RDWR
+    };
+    inherited.take(number).filter(is_open).ok_or_else(|| {
+        let hint = "name a descriptor that is open for writing, of a pipe, a socket or a file";
+        Failure::misused(format!("--ready-fd {number}"), hint)
+    })
+}
+
+/// A descriptor by whose other end the caller ends us.
+fn take_exit(inherited: &mut Inherited, number: u32) -> Result<File, Failure> {
+    inherited.take(number).ok_or_else(|| {
+        let hint = "name an open descriptor, such as the end of a pipe that is read from";
+        Failure::misused(format!("--exit-fd {number}"), hint)
+    })
+}
+
+/// Options of one kind of link, given with another.
+fn check(options: &GatewayOptions) -> Result<(), Failure> {
+    let usage = |text: &str| Err(Failure::Usage(text.into()));
+    let is_tap = options.link == GuestLink::Tap;
+    match options {
+        _ if is_tap && options.socket.is_some() => {
+            usage("--socket needs --link vhost-user, stream or datagram")
+        }
+        _ if !is_tap && options.socket.is_none() => usage(
+            "--socket PATH is missing: where the guest is to be plugged in, such as \
+             --socket /tmp/pw.sock",
+        ),
+        _ if !is_tap && options.tap.is_some() => usage("--tap needs --link tap"),
+        _ if !is_tap && options.netns.is_some() => usage("--netns needs --link tap"),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,22 @@
+//! The commands, each in a module of its name. `run` and `gateway` share [`guest`], `ss` and `top` share
+//! [`processes`]; the measurements are a crate of their own.
+
+pub(crate) mod demo;
+#[cfg(feature = "full")]
+pub(crate) mod fetch;
+#[cfg(feature = "full")]
+pub(crate) mod gateway;
+#[cfg(feature = "full")]
+mod guest;
+#[cfg(feature = "full")]
+mod processes;
+#[cfg(feature = "full")]
+pub(crate) mod proxy;
+#[cfg(feature = "full")]
+pub(crate) mod run;
+#[cfg(feature = "full")]
+pub(crate) mod serve;
+#[cfg(feature = "full")]
+pub(crate) mod ss;
+#[cfg(feature = "full")]
+pub(crate) mod top;

@@ -1,0 +1,299 @@
+//! Draws the screen of `top` from the [`Model`] and the [`Choices`].
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Modifier, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Cell, Clear, Paragraph, Row as TableRow, Sparkline, Table};
+
+use super::model::{Model, Row, scaled};
+use super::state::{Choices, Column};
+use crate::commands::ss::state_name;
+
+/// Rows of the plots of throughput, each.
+const PLOT: u16 = 3;
+
+/// Rows of the lists of drops and copies, at most, their borders included.
+const LISTS: u16 = 8;
+
+/// Columns of the numbers beside a plot.
+const BESIDE: u16 = 24;
+
+pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, state: &mut Choices) {
+    let longest = [&model.rates.drops, &model.rates.copies, &model.rates.parts];
+    let longest = longest.iter().map(|list| list.len()).max().unwrap_or(0) as u16;
+    let areas = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Length(PLOT),
+        Constraint::Length(PLOT),
+        Constraint::Length((longest + 2).clamp(3, LISTS)),
+        Constraint::Min(3),
+        Constraint::Length(1),
+    ]);
+    let [head, received, sent, lists, sockets, foot] = areas.areas(frame.area());
+    draw_head(frame, head, model);
+    let now = model.rates.received_bits;
+    draw_plot(frame, received, ("in", now), model.received.iter().copied());
+    draw_plot(frame, sent, ("out", model.rates.sent_bits), model.sent.iter().copied());
+    draw_lists(frame, lists, model);
+    draw_sockets(frame, sockets, model, state);
+    draw_foot(frame, foot, state);
+    if state.help {
+        draw_help(frame);
+    }
+}
+
+fn draw_head(frame: &mut Frame<'_>, area: Rect, model: &Model) {
+    let seconds = model.stats.uptime_seconds as u64;
+    let up = format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let words = model.info.command.iter().skip(1).cloned().collect::<Vec<_>>().join(" ");
+    let title = Line::from(vec![
+        "pagewire top".bold(),
+        Span::raw(format!("  pid {}  up {up}  {words}", model.info.pid)),
+    ]);
+    let sum = |of: fn(&pagewire_control::protocol::SocketCounts) -> u64| -> u64 {
+        model.stats.hosts.iter().map(|host| of(&host.sockets)).sum()
+    };
+    let memory = model.stats.memory.map_or_else(String::new, |memory| {
+        format!("  memory {}B", scaled((memory.anonymous_bytes + memory.shared_bytes) as f64))
+    });
+    let counts = format!(
+        "connections {} (+{}/s)  time-wait {}  listeners {}  datagram sockets {}  \
+         retransmissions {}/s  system calls {}/s{memory}",
+        sum(|counts| counts.connections),
+        scaled(model.rates.opened).trim(),
+        sum(|counts| counts.time_wait),
+        sum(|counts| counts.listeners),
+        sum(|counts| counts.datagrams),
+        scaled(model.rates.retransmits).trim(),
+        scaled(model.rates.system_calls).trim(),
+    );
+    frame.render_widget(Paragraph::new(vec![title, Line::from(counts)]), area);
+}
+
+/// The throughput over two minutes, the newest on the right.
+fn draw_plot(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    (name, now): (&str, f64),
+    history: impl ExactSizeIterator<Item = u64> + Clone,
+) {
+    let areas = Layout::horizontal([Constraint::Length(BESIDE), Constraint::Min(10)]);
+    let [beside, plot] = areas.areas(area);
+    let most = history.clone().max().unwrap_or(0);
+    let text = vec![
+        Line::from(format!("{name:<4} {:>10}bit/s", scaled(now))).bold(),
+        Line::from(format!("most {:>10}bit/s", scaled(most as f64))),
+    ];
+    frame.render_widget(Paragraph::new(text), beside);
+    let width = usize::from(plot.width);
+    let empty = width.saturating_sub(history.len());
+    let skipped = history.len().saturating_sub(width);
+    let data: Vec<u64> = std::iter::repeat_n(0, empty).chain(history.skip(skipped)).collect();
+    frame.render_widget(Sparkline::default().data(data).max(most.max(1)), plot);
+}
+
+fn draw_lists(frame: &mut Frame<'_>, area: Rect, model: &Model) {
+    let [drops, copies, parts] = Layout::horizontal([Constraint::Ratio(1, 3); 3]).areas(area);
+    draw_list(frame, drops, ("drops by reason", ""), &model.rates.drops);
+    draw_list(frame, copies, ("copies by reason", "B"), &model.rates.copies);
+    let names: Vec<&str> = model.stats.sections.keys().map(String::as_str).collect();
+    draw_list(frame, parts, (&names.join(", "), ""), &model.rates.parts);
+}
+
+fn draw_list(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    (title, unit): (&str, &str),
+    list: &[(String, f64, u64)],
+) {
+    let rows = list.iter().map(|(name, rate, n)| {
+        let rate = format!("{}{unit}/s", scaled(*rate));
+        let n = format!("{}{unit}", scaled(*n as f64));
+        let right = |text: String| Cell::from(Line::from(text).right_aligned());
+        TableRow::new([Cell::from(name.clone()), right(rate), right(n)])
+    });
+    let rows: Vec<_> = match list.is_empty() {
+        true => vec![TableRow::new(["none"])],
+        false => rows.collect(),
+    };
+    let widths = [Constraint::Min(10), Constraint::Length(10), Constraint::Length(9)];
+    let block = Block::new().borders(Borders::ALL).title(format!(" {title} "));
+    frame.render_widget(Table::new(rows, widths).block(block), area);
+}
+
+/// Columns of the connections, by which some can be sorted.
+const COLUMNS: [(&str, Option<Column>, Constraint); 12] = [
+    ("Local", None, Constraint::Min(16)),
+    ("Peer", Some(Column::Remote), Constraint::Min(18)),
+    ("State", None, Constraint::Length(10)),
+    ("Recv-Q", Some(Column::ReceiveQueue), Constraint::Length(8)),
+    ("Send-Q", Some(Column::SendQueue), Constraint::Length(8)),
+    ("RTT ms", Some(Column::Rtt), Constraint::Length(8)),
+    ("Cwnd", None, Constraint::Length(6)),
+    ("Retr", Some(Column::Retransmits), Constraint::Length(6)),
+    ("In B/s", Some(Column::Received), Constraint::Length(8)),
+    ("Out B/s", Some(Column::Sent), Constraint::Length(8)),
+    ("Copied B", None, Constraint::Length(8)),
+    ("Age s", Some(Column::Age), Constraint::Length(6)),
+];
+
+fn draw_sockets(frame: &mut Frame<'_>, area: Rect, model: &Model, state: &mut Choices) {
+    let (rows, all) = state.choose(&model.rows);
+    let order = if state.reverse { "smallest first" } else { "largest first" };
+    let mut title = format!(" {all} connections by {} ({order}) ", state.column.name());
+    if !state.filter.is_empty() {
+        title.push_str(&format!("that have \"{}\" ", state.filter));
+    }
+    let heading = COLUMNS.map(|(name, column, _)| {
+        let style = match column == Some(state.column) {
+            true => Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
+            false => Style::new().add_modifier(Modifier::BOLD),
+        };
+        Cell::from(name).style(style)
+    });
+    let visible = usize::from(area.height);
+    let widths = COLUMNS.map(|(_, _, width)| width);
+    let table = Table::new(rows.into_iter().take(visible).map(row), widths)
+        .header(TableRow::new(heading))
+        .block(Block::new().borders(Borders::ALL).title(title));
+    frame.render_widget(table, area);
+}
+
+fn row(row: &Row) -> TableRow<'static> {
+    let socket = &row.socket;
+    let cwnd = socket.tcp.as_ref().map_or(0, |tcp| tcp.cwnd_segments);
+    TableRow::new([
+        socket.local.to_string(),
+        row.remote(),
+        state_name(&socket.state).to_owned(),
+        scaled(socket.receive_queue as f64),
+        scaled(socket.send_queue as f64),
+        format!("{:.3}", row.rtt_us() as f64 / 1000.0),
+        cwnd.to_string(),
+        row.retransmits().to_string(),
+        scaled(row.received),
+        scaled(row.sent),
+        row.copied().map_or_else(|| "-".to_owned(), |n| scaled(n as f64)),
+        row.age().to_string(),
+    ])
+}
+
+fn draw_foot(frame: &mut Frame<'_>, area: Rect, state: &Choices) {
+    let text = if state.typing {
+        format!("filter: {}_   (Enter keeps it, Esc clears it)", state.filter)
+    } else {
+        let paused = if state.paused { "  PAUSED" } else { "" };
+        format!("q quit  s sort  r reverse  / filter  p pause  arrows scroll  ? help{paused}")
+    };
+    frame.render_widget(Paragraph::new(text).reversed(), area);
+}
+
+const HELP: &str = "\
+q, Esc     quit
+s          sort by the next column: sent, received, queues,
+           RTT, retransmissions, age, peer
+r          reverse the order
+/          filter: words that must all be in the addresses,
+           the state, the link or the host
+p          pause
+arrows, j, k, Page Up, Page Down, Home   scroll
+
+in and out are what devices carried, headers included.
+Out B/s is what peers have acknowledged, In B/s what they
+have sent in order. Copied B is payload that was copied
+for a connection, where that is counted.
+device_ and socket_ copies are made by the kernel.";
+
+fn draw_help(frame: &mut Frame<'_>) {
+    let (width, height) = (62, 16);
+    let area = frame.area();
+    let place = Rect {
+        x: area.x + area.width.saturating_sub(width) / 2,
+        y: area.y + area.height.saturating_sub(height) / 2,
+        width: width.min(area.width),
+        height: height.min(area.height),
+    };
+    frame.render_widget(Clear, place);
+    let block = Block::new().borders(Borders::ALL).title(" keys ");
+    frame.render_widget(Paragraph::new(HELP).block(block), place);
+}
+
+#[cfg(test)]
+mod tests {
+    use pagewire_control::protocol::{Info, SocketCounts};
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::model::Snapshot;
+    use super::super::model::tests::{connection, snapshot};
+    use super::*;
+
+    fn model() -> Model {
+        let command = ["pagewire", "serve", "--tap", "pw0"].map(str::to_owned).to_vec();
+        let mut model = Model::new(Info { pid: 4711, command, ..Info::default() });
+        for second in 0..30_u32 {
+            let n = u64::from(second);
+            let sockets = vec![connection(40_000, n * 5_000_000, 7), connection(50_000, 0, 7)];
+            let mut snapshot = Snapshot {
+                sockets,
+                ..snapshot(f64::from(second), n * n * 1000, &[("tcp_checksum", n)])
+            };
+            snapshot.stats.hosts[0].sockets = SocketCounts { connections: 2, ..Default::default() };
+            snapshot.stats.hosts[0].copies = [("app_write".to_owned(), n * 2000)].into();
+            model.update(snapshot);
+        }
+        model
+    }
+
+    fn screen((width, height): (u16, u16), state: &mut Choices) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+        let model = model();
+        terminal.draw(|frame| draw(frame, &model, state)).expect("it is drawn");
+        terminal.backend().to_string()
+    }
+
+    #[test]
+    fn the_screen_shows_the_process_rates_reasons_connections_and_keys() {
+        let text = screen((120, 30), &mut Choices::default());
+        for part in [
+            "pid 4711",
+            "serve --tap pw0",
+            "connections 2",
+            "4.56 Mbit/s",
+            "tcp_checksum",
+            "1 /s",
+            "app_write",
+            "2.00 kB/s",
+            "2 connections by sent (largest first)",
+            "10.77.0.1:40000",
+            "5.00 M",
+            "ESTAB",
+            "q quit",
+        ] {
+            assert!(text.contains(part), "{part} is missing:\n{text}");
+        }
+        let first = text.find(":40000").expect("it is there");
+        assert!(first < text.find(":50000").expect("it is there"), "{text}");
+        assert!(text.contains('█'), "a plot:\n{text}");
+    }
+
+    #[test]
+    fn a_filter_a_pause_and_the_help_are_shown() {
+        let mut state = Choices { filter: "50000".to_owned(), typing: true, ..Choices::default() };
+        let text = screen((120, 30), &mut state);
+        assert!(text.contains("1 connections") && text.contains("filter: 50000_"), "{text}");
+        assert!(!text.contains(":40000"), "{text}");
+        let mut state = Choices { help: true, paused: true, ..Choices::default() };
+        let text = screen((120, 30), &mut state);
+        assert!(text.contains(" keys ") && text.contains("PAUSED"), "{text}");
+    }
+
+    #[test]
+    fn no_terminal_is_too_small() {
+        for size in [(1, 1), (10, 3), (40, 12), (300, 5)] {
+            let mut state = Choices { help: true, ..Choices::default() };
+            screen(size, &mut state);
+        }
+    }
+}
