@@ -66,13 +66,13 @@ pub(crate) const MAX_HEADERS: usize = 100;
 /// Bytes of content of a request, which is only read to find the next (RFC 9110 section 9.3.1).
 pub(crate) const MAX_REQUEST_BODY: u64 = 64 * 1024;
 
-/// From the first byte of a request's head to its last.
+/// Time from the first byte of a request's head to its last.
 pub(crate) const HEAD_TIME: Duration = Duration::from_secs(10);
 
-/// Without a byte of the next request, on a connection kept open.
+/// Time without a byte of the next request, on a connection kept open.
 pub(crate) const KEEP_ALIVE_TIME: Duration = Duration::from_secs(30);
 
-/// Without progress: the peer takes no byte of a response, or sends none that we wait for.
+/// Time without progress: the peer takes no byte of a response, or sends none that we wait for.
 pub(crate) const STALL_TIME: Duration = Duration::from_secs(30);
 
 /// How long a blocked operation sleeps before it checks its file, and whether it is to stop.

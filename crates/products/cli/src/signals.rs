@@ -23,7 +23,7 @@ impl Stop {
     }
 }
 
-/// For commands with nothing to finish: SIGINT and SIGTERM end the process with status 130.
+/// Has SIGINT and SIGTERM end the process with status 130, for commands with nothing to finish.
 pub(crate) fn end_at_interrupt() -> Result<(), Failure> {
     let stop = watch(|| {})?;
     let end = move || {

@@ -75,7 +75,8 @@ pub(crate) fn connected<S: Send, R: Send>(
     join(between, sides, |to| send(connect(to)?), receive)
 }
 
-/// As [`connected`] for any number of connections: the receiver gets a listener, the sender its address.
+/// Runs both ends of any number of connections, as [`connected`] does for one: the receiver gets a listener, the
+/// sender its address.
 pub(crate) fn join<S: Send, R: Send>(
     between: Between,
     sides: Sides,

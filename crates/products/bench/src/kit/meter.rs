@@ -114,7 +114,7 @@ pub(crate) struct Spread<T = f64> {
 }
 
 impl<T: Copy> Spread<T> {
-    /// In the order of `value`; `None` of nothing.
+    /// The spread in the order of `value`; `None` if there are no values.
     pub(crate) fn by(all: impl IntoIterator<Item = T>, value: impl Fn(&T) -> f64) -> Option<Self> {
         let mut all: Vec<T> = all.into_iter().collect();
         all.sort_by(|a, b| value(a).total_cmp(&value(b)));

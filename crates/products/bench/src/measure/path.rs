@@ -98,17 +98,17 @@ impl Options for PathOptions {
         }
         let bench = PathBench { source: Source::new(), options: self.clone() };
         let wanted = |d: Direction| self.direction.is_none_or(|only| only == d);
-        let mut whats = vec![PathEnds::Kernel];
-        whats.extend(wanted(Direction::Send).then_some(PathEnds::Send));
-        whats.extend(wanted(Direction::Receive).then_some(PathEnds::Receive));
+        let mut all_ends = vec![PathEnds::Kernel];
+        all_ends.extend(wanted(Direction::Send).then_some(PathEnds::Send));
+        all_ends.extend(wanted(Direction::Receive).then_some(PathEnds::Receive));
         let (rounds, paths) = (self.common.rounds, self.delay.len() * self.loss.len());
-        progress.begin(paths * whats.len() * usize::from(rounds));
+        progress.begin(paths * all_ends.len() * usize::from(rounds));
         let mut all: Vec<Measured<PathBench>> = Vec::new();
         for &delay in &self.delay {
             for &loss in &self.loss {
                 let flows = self.flows.unwrap_or(if loss >= LOSSY { LOSSY_FLOWS } else { 1 });
-                let case = |&what| PathCase { what, loss, delay, flows: usize::from(flows) };
-                let mut lines: Vec<_> = whats.iter().map(|what| (case(what), vec![])).collect();
+                let case = |&ends| PathCase { ends, loss, delay, flows: usize::from(flows) };
+                let mut lines: Vec<_> = all_ends.iter().map(|ends| (case(ends), vec![])).collect();
                 measure(&bench, &mut lines, 1..=rounds, progress)?;
                 all.extend(lines);
             }
@@ -124,7 +124,7 @@ impl Options for PathOptions {
 /// A path, how many connections it carries, and whose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PathCase {
-    what: PathEnds,
+    ends: PathEnds,
     loss: Chance,
     /// Each way.
     delay: Duration,
@@ -167,7 +167,7 @@ impl Measurement for PathBench {
         "To and from the kernel, beside kernel to kernel over the same losses.";
     const RATE: bool = false;
     const FIELDS: &'static [Field<Self>] = &[
-        F::value("direction", |of| match of.case.what {
+        F::value("direction", |of| match of.case.ends {
             PathEnds::Kernel | PathEnds::Send => some("send"),
             PathEnds::Receive => some("receive"),
         })
@@ -185,7 +185,7 @@ impl Measurement for PathBench {
     ];
 
     fn engine(&self, case: &PathCase) -> (String, &'static str) {
-        match case.what {
+        match case.ends {
             PathEnds::Kernel => ("kernel".to_owned(), "tap-tap"),
             PathEnds::Send | PathEnds::Receive => ("pagewire".to_owned(), "tap"),
         }
@@ -198,22 +198,22 @@ impl Measurement for PathBench {
 
 /// The goodput beside that of two kernels on the same path.
 fn ratio(of: &ResultLine<'_, PathBench>) -> Option<serde_json::Value> {
-    let kernels = PathCase { what: PathEnds::Kernel, ..*of.case };
+    let kernels = PathCase { ends: PathEnds::Kernel, ..*of.case };
     of.ratio_to(&kernels, |rounds| Spread::of(rounds.iter().map(Round::gbit_per_s)).median)
 }
 
 impl InTurns for PathBench {
     fn sample(&self, &case: &PathCase, round: u16) -> Result<Round, Failure> {
-        let PathCase { what, loss, delay, .. } = case;
+        let PathCase { ends, loss, delay, .. } = case;
         let number = round - 1;
         let faults = case.faults(self.options.seed + u64::from(number));
         let stats = self.options.common.stats;
         let traffic = Traffic::new(stats);
-        let name = format!("{what:?}-{loss}-{delay:?}-{number}.pcapng");
+        let name = format!("{ends:?}-{loss}-{delay:?}-{number}.pcapng");
         let name = name.to_lowercase().replace('%', "");
         let pcap = self.options.pcap.as_ref().map(|dir| dir.join(name));
         let pcap = pcap.as_deref();
-        let result = match what {
+        let result = match ends {
             PathEnds::Kernel => self.kernel_to_kernel(case, faults, pcap, &traffic),
             PathEnds::Send | PathEnds::Receive => self.host(case, faults, pcap, &traffic),
         };
@@ -269,7 +269,7 @@ impl PathBench {
         let (kernel, tap) = NetNs::with_tap(RIGHT)?;
         let host = hosts::on(captured(Fault::new(tap, faults), pcap)?, LEFT).start()?;
         let (host, kernel) = (&host, &kernel);
-        let parts: [Part<'_>; 2] = match case.what {
+        let parts: [Part<'_>; 2] = match case.ends {
             PathEnds::Send | PathEnds::Kernel => {
                 let (listener, to) = kernel.inside(|| kernel::listen(RIGHT))?;
                 [

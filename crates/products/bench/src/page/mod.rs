@@ -30,7 +30,7 @@ pub(crate) struct Section {
     /// The name of the file of rows, without its ending.
     pub(crate) name: String,
     pub(crate) shown: TableInfo,
-    /// As it was typed.
+    /// The command as it was typed.
     pub(crate) command: String,
     pub(crate) outcome: SectionOutcome,
     /// Parts that could not be measured, and why.

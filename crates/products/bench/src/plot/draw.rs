@@ -157,7 +157,7 @@ fn row(bar: &Bar, x: &Scale, unit: &str) -> Drawn {
     Drawn { inside, height: below + 18.0 }
 }
 
-/// From the lowest to the highest round, with ends that stick out by so much each way.
+/// A line from the lowest to the highest round, with ends that stick out by `wide` and `high`.
 fn whisker(
     class: &str,
     value: PlotValue,

@@ -50,7 +50,7 @@ pub(crate) struct Bar {
 pub(crate) struct Curve {
     pub(crate) label: String,
     pub(crate) class: &'static str,
-    /// By the other quantity.
+    /// The other quantity, and the value.
     pub(crate) points: Vec<(f64, PlotValue)>,
 }
 

@@ -1,6 +1,6 @@
 //! [`Scale`]: an axis, which has a place for each value, and the numbers that stand at it.
 
-/// From this ratio of the largest to the smallest value on, a scale goes by powers.
+/// Ratio of the largest to the smallest value from which on a scale goes by powers.
 const BY_POWERS: f64 = 25.0;
 
 /// Most numbers at an axis.
@@ -39,14 +39,14 @@ impl Scale {
         Self::by_powers(low, high, from, to)
     }
 
-    /// By powers, from round numbers below to round numbers above.
+    /// A scale by powers, from round numbers below to round numbers above.
     fn by_powers(low: f64, high: f64, from: f64, to: f64) -> Self {
         let up = nice(high);
         let down = 1.0 / nice(1.0 / low);
         Self { by_powers: true, low: down, high: up.max(down * 2.0), from, to }
     }
 
-    /// For sizes and counts, exactly from the first to the last: by powers, unless it begins with 0.
+    /// A scale for sizes and counts, exactly from the first to the last: by powers, unless the first is 0.
     pub(super) fn exact(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
         let (low, high) = values
             .filter(|value| value.is_finite())

@@ -1,7 +1,7 @@
 //! [`Served`]: a gateway with its guest, made from the options that `run` and `gateway` share.
 //!
-//! It is made in two steps: [`open`] does everything that needs rights or can be wrong, [`OpenGateway::start`] follows
-//! behind the sandbox ([`enter_sandbox`]), when there may be threads.
+//! A gateway is made in two steps: [`open`] does everything that needs rights or can be wrong;
+//! [`OpenGateway::start`] follows behind the sandbox ([`enter_sandbox`]), when there may be threads.
 
 use std::fs::File;
 use std::io;

@@ -43,7 +43,7 @@ pub(crate) fn end_usage(mut error: clap::Error) -> ! {
     if !error.use_stderr() || !is_run() {
         error.exit();
     }
-    // Such as `pagewire run curl`.
+    // The mistake is such as `pagewire run curl`.
     let is_word =
         |word: &ContextValue| matches!(word, ContextValue::String(word) if !word.starts_with('-'));
     if error.kind() == ErrorKind::UnknownArgument

@@ -131,7 +131,7 @@ fn details(tcp: &Tcp) -> String {
         let _ = write!(text, " minrtt:{}", ms(tcp.min_rtt_us));
     }
     let _ = write!(text, " mss:{} cwnd:{}", tcp.mss, tcp.cwnd_segments);
-    /// As long as nothing was lost.
+    /// The threshold as long as nothing was lost.
     const NO_THRESHOLD: u64 = 0x7fff_ffff;
     if tcp.ssthresh_segments < NO_THRESHOLD {
         let _ = write!(text, " ssthresh:{}", tcp.ssthresh_segments);

@@ -104,7 +104,7 @@ impl Script {
         Self { clock: Some(clock), ..Self::new([request]) }
     }
 
-    /// By the clock of a slow peer.
+    /// The time by the clock of a slow peer.
     pub(crate) fn passed(&self) -> Duration {
         self.clock.as_ref().map_or(Duration::ZERO, |clock| clock.passed)
     }

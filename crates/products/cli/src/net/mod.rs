@@ -79,7 +79,7 @@ impl OpenNetwork {
     /// Warns of a tap by which this machine reaches none of our addresses: it would only be silent.
     pub(crate) fn warn_of_silence(&self, options: &NetOptions) {
         let tap = tap_name(options);
-        // In a bridge, others have the addresses.
+        // The tap is a port of a bridge, where others have the addresses.
         let is_port = Path::new("/sys/class/net").join(tap).join("master").exists();
         if options.link != NetLink::Tap || is_port {
             return;

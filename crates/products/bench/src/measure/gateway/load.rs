@@ -196,20 +196,20 @@ fn readable(all: &[TcpStream]) -> Vec<bool> {
 pub(super) fn bulk(
     world: &World,
     guest: &EngineGuest,
-    way: BulkDirection,
+    direction: BulkDirection,
     flows: usize,
     seconds: f64,
 ) -> Result<GatewaySample, Failure> {
     let serve = |listener: &TcpListener, shared: &LoadState| {
         let Some(stream) = accept(listener, shared) else { return };
-        match way {
+        match direction {
             BulkDirection::Out => drain(stream, shared),
             BulkDirection::In => pour(stream, shared),
         }
     };
     let ask = |to, shared: &LoadState| {
         let stream = dial(to).because("a connection through the engine")?;
-        match way {
+        match direction {
             BulkDirection::Out => pour(stream, shared),
             BulkDirection::In => drain(stream, shared),
         }

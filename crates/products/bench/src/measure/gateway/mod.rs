@@ -86,7 +86,7 @@ struct GatewayCase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
     Bulk {
-        way: BulkDirection,
+        direction: BulkDirection,
         flows: usize,
     },
     /// Everything else, with the first MTU only.
@@ -156,8 +156,8 @@ impl GatewayCase {
     fn name(&self) -> String {
         let (engine, mtu) = (name(self.engine), self.mtu);
         match self.load {
-            Load::Bulk { way, flows } => {
-                format!("{engine}, MTU {mtu}, {}, {flows} connection(s)", name(way))
+            Load::Bulk { direction, flows } => {
+                format!("{engine}, MTU {mtu}, {}, {flows} connection(s)", name(direction))
             }
             Load::SmallRates => format!("{engine}, connections, requests and round trips"),
         }
@@ -211,8 +211,8 @@ fn start(
 fn lines(options: &GatewayOptions, guests: &[EngineGuest]) -> Vec<Measured<GatewayBench>> {
     let mut loads: Vec<(u32, Load)> = Vec::new();
     for &mtu in &options.mtu {
-        for way in [BulkDirection::Out, BulkDirection::In] {
-            let bulk = |flows: &u16| (mtu, Load::Bulk { way, flows: usize::from(*flows) });
+        for direction in [BulkDirection::Out, BulkDirection::In] {
+            let bulk = |flows: &u16| (mtu, Load::Bulk { direction, flows: usize::from(*flows) });
             loads.extend(options.flows.iter().map(bulk));
         }
     }
@@ -233,7 +233,7 @@ fn measure(
     seconds: f64,
 ) -> Result<GatewaySample, Failure> {
     match load {
-        Load::Bulk { way, flows } => load::bulk(world, guest, way, flows, seconds),
+        Load::Bulk { direction, flows } => load::bulk(world, guest, direction, flows, seconds),
         Load::SmallRates => {
             let small = SmallRates {
                 connections_per_s: load::connections(world, guest, seconds)?,

@@ -30,7 +30,7 @@ impl Measurement for GatewayBench {
     const HEAD: bool = false;
     const FIELDS: &'static [Field<Self>] = &[
         F::value("mtu", |of| of.bulk().map(|_| of.case.mtu.into())).group("MTU {}"),
-        F::value("direction", |of| of.bulk().map(|(way, _)| name(way).into()))
+        F::value("direction", |of| of.bulk().map(|(direction, _)| name(direction).into()))
             .group("{} of the guest"),
         F::value("flows", |of| of.bulk().map(|(_, flows)| flows.into())).group("{} connection(s)"),
         F::value("gbit_per_s", |of| rates(of).map(|rates| rounded(rates.median, 3).into()))
@@ -61,12 +61,12 @@ impl Measurement for GatewayBench {
 impl ResultLine<'_, GatewayBench> {
     fn bulk(&self) -> Option<(super::BulkDirection, usize)> {
         match self.case.load {
-            Load::Bulk { way, flows } => Some((way, flows)),
+            Load::Bulk { direction, flows } => Some((direction, flows)),
             Load::SmallRates => None,
         }
     }
 
-    /// Only beside what else is measured once for an engine.
+    /// Memory of the engine, on the line that an engine has once.
     fn memory(&self, get: fn(&EngineMemory) -> Option<u64>) -> Option<Value> {
         let of_engine = |memory: &&EngineMemory| memory.engine == self.case.engine;
         let memory = self.bench.memory.iter().find(of_engine)?;
@@ -158,14 +158,14 @@ pub(super) fn checks(lines: &[Measured<GatewayBench>]) -> Vec<RatioCheck> {
                 move |c: &GatewayCase| c.mtu == case.mtu && c.load == case.load && of(c.engine);
             lines.iter().filter(move |(case, _)| same(case)).map(|(_, samples)| &**samples)
         };
-        let Load::Bulk { way, flows } = case.load else {
+        let Load::Bulk { direction, flows } = case.load else {
             all.extend(
                 peers(|e| e == GatewayEngine::Pasta).flat_map(|pasta| small_checks(samples, pasta)),
             );
             continue;
         };
         let large = case.mtu >= LARGE;
-        let what = format!("MTU {}, {}, {flows} flow(s)", case.mtu, name(way));
+        let what = format!("MTU {}, {}, {flows} flow(s)", case.mtu, name(direction));
         let median = |all: &[GatewaySample]| rate(all).median;
         if let Some(theirs) = peers(GatewayEngine::is_peer).map(median).reduce(f64::max) {
             let goal = Goal::AtLeast(if large { 1.5 } else { 8.0 });
@@ -233,7 +233,7 @@ mod tests {
         let (bytes, time) = ((gbit / 8e-9) as u64, Duration::from_secs(1));
         let round = Round { bytes, time, receiver_cpu: Duration::ZERO };
         let bulk = GatewaySample { round, cpu: cpu_ms.map(Duration::from_millis), small: None };
-        let load = Load::Bulk { way: BulkDirection::Out, flows: 1 };
+        let load = Load::Bulk { direction: BulkDirection::Out, flows: 1 };
         (GatewayCase { guest: 0, engine, mtu, load }, vec![bulk; 3])
     }
 

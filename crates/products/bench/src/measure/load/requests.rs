@@ -251,7 +251,7 @@ struct RequestsSample {
 }
 
 impl RequestsSample {
-    /// From the requests' times in nanoseconds.
+    /// Sums up the times of requests, in nanoseconds.
     fn of(mut times: Vec<u32>, time: Duration, used: SidesUsage) -> Self {
         times.sort_unstable();
         let at = |p| Duration::from_nanos(percentile(&times, p).into());
@@ -359,9 +359,9 @@ async fn visit<N: Network>(
 struct Window {
     is_open: Cell<bool>,
     is_over: Cell<bool>,
-    /// In nanoseconds.
+    /// Times of answered requests, in nanoseconds.
     times: RefCell<Vec<u32>>,
-    /// The first that failed.
+    /// The error of the first request that failed.
     error: RefCell<Option<io::Error>>,
 }
 

@@ -65,7 +65,7 @@ pub(super) struct Ran<T> {
 }
 
 impl<T> Ran<T> {
-    /// With what the other side counted.
+    /// Adds the counts of the other side.
     fn and(mut self, other: &StackCounts) -> Self {
         self.counts.add(other);
         self
@@ -250,7 +250,7 @@ fn load<P: Programs, N: Network>(
     })
 }
 
-/// As `#[tokio::main(flavor = "current_thread")]`, with tasks that stay on the thread.
+/// Runs a program as `#[tokio::main(flavor = "current_thread")]` does, with tasks that stay on the thread.
 fn on_a_runtime<T>(program: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.because(SOCKET)?;

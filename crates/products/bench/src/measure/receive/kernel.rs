@@ -47,8 +47,8 @@ pub(super) fn round(
             Ok(())
         })
     };
-    let ((), tally) = join(between, bench.sides, sending, receiving)?;
-    Ok(ReceiveSample { mtu, copied: tally.round.bytes - tally.mapped, ..tally })
+    let ((), sample) = join(between, bench.sides, sending, receiving)?;
+    Ok(ReceiveSample { mtu, copied: sample.round.bytes - sample.mapped, ..sample })
 }
 
 /// Sends so that data arrives in its own pages, which plain writes do not.
@@ -124,8 +124,8 @@ fn receive(
         }
         if all.bytes > 0 {
             last = Instant::now();
-            if let Some(tally) = counter.add(all, None) {
-                return Ok(tally);
+            if let Some(sample) = counter.add(all, None) {
+                return Ok(sample);
             }
             continue;
         }

@@ -108,10 +108,10 @@ impl Options for ReceiveOptions {
         }
         let lines = in_turns(&bench, cases, self.common.rounds, progress)?;
         if !self.common.json {
-            for (ReceiveCase { engine, mode }, tallies) in &lines {
+            for (ReceiveCase { engine, mode }, samples) in &lines {
                 let (engine, link) = engine.names();
                 say(format_args!("{engine} {link}, {}:", name(*mode)));
-                tallies.iter().for_each(say);
+                samples.iter().for_each(say);
             }
         }
         let heading = self.common.heading(self.time.seconds, SPREAD);
@@ -148,7 +148,7 @@ impl Measurement for ReceiveBench {
         F::value("mode", |of| some(name(of.case.mode))).part("{}"),
         F::value("flows", |of| some(of.bench.options.flows)).group("{} connection(s)"),
         F::value("reader", |of| some(name(of.bench.options.reader))),
-        F::value("mtu", |of| of.samples.last().map(|tally| tally.mtu.into())),
+        F::value("mtu", |of| of.samples.last().map(|sample| sample.mtu.into())),
         F::spread("receiver_cpu_us_per_mib", 3, |of| of.spread(ReceiveSample::receiver_us_per_mib))
             .lower("CPU time of the receiver", US_PER_MIB)
             .first(),
@@ -158,7 +158,7 @@ impl Measurement for ReceiveBench {
         F::spread("mapped_percent", 4, |of| of.spread(ReceiveSample::mapped_percent))
             .higher("Received in mapped pages", "% of the bytes"),
         F::value("payload_bytes_copied", |of| {
-            of.samples.iter().map(|tally| tally.copied).max().map(Into::into)
+            of.samples.iter().map(|sample| sample.copied).max().map(Into::into)
         })
         .lower(COPIED, IN_A_ROUND),
     ];
@@ -167,8 +167,8 @@ impl Measurement for ReceiveBench {
         case.engine.names()
     }
 
-    fn round(&self, _: &ReceiveCase, tally: &ReceiveSample) -> Round {
-        tally.round
+    fn round(&self, _: &ReceiveCase, sample: &ReceiveSample) -> Round {
+        sample.round
     }
 }
 
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn the_readable_lines_are_those_of_the_source_document() {
-        let tally = ReceiveSample {
+        let sample = ReceiveSample {
             round: Round {
                 bytes: 32_768 << 20,
                 time: Duration::from_millis(8_018),
@@ -320,7 +320,7 @@ mod tests {
             mtu: 4168,
         };
         assert_eq!(
-            tally.to_string(),
+            sample.to_string(),
             "received 32768 MB (99 % mmap'ed) in 8.01800 s, 34.2826 Gbit,\n  \
              cpu usage user:0.020 sys:1.446, 44.739 usec per MB, 65505 c-switches"
         );

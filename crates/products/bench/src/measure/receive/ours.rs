@@ -131,10 +131,10 @@ pub(super) fn pair(bench: &ReceiveBench, mode: ReceiveMode) -> Result<ReceiveSam
             receiving += begun.elapsed();
         }
         if all.bytes > 0
-            && let Some(tally) = counter.add(all, Some(receiving))
+            && let Some(sample) = counter.add(all, Some(receiving))
         {
             let copied = copied_by(&[&left, &right], bench.options.common.stats);
-            return Ok(ReceiveSample { copied, mtu, ..tally });
+            return Ok(ReceiveSample { copied, mtu, ..sample });
         }
     }
 }
@@ -147,7 +147,7 @@ pub(super) fn tap(bench: &ReceiveBench, mode: ReceiveMode) -> Result<ReceiveSamp
     let host = bench.receiver(hosts::on(tap, LEFT)).manual().start()?;
     let on = SocketAddr::from((LEFT, PORT));
     let listener = host.listen(on)?;
-    let tally = std::thread::scope(|scope| {
+    let sample = std::thread::scope(|scope| {
         let send = |_| scope.spawn(move || kernel::peer_sends(on, &bench.source, bench.sides));
         let sending: Vec<_> = (0..bench.options.flows).map(send).collect();
         let received = receive(bench, mode, &host, || {
@@ -164,7 +164,7 @@ pub(super) fn tap(bench: &ReceiveBench, mode: ReceiveMode) -> Result<ReceiveSamp
         }
         received
     })?;
-    Ok(ReceiveSample { copied: copied_by(&[&host], bench.options.common.stats), mtu, ..tally })
+    Ok(ReceiveSample { copied: copied_by(&[&host], bench.options.common.stats), mtu, ..sample })
 }
 
 /// Receives on all connections, on one thread that sleeps when nothing comes.
@@ -193,8 +193,8 @@ fn receive(
         }
         if all.bytes > 0 {
             last = Instant::now();
-            if let Some(tally) = counter.add(all, None) {
-                break Ok(tally);
+            if let Some(sample) = counter.add(all, None) {
+                break Ok(sample);
             }
         } else if last.elapsed() > PATIENCE {
             break Err(Failure::Failed("nothing came from the kernel's senders".into()));

@@ -256,7 +256,7 @@ struct Sender<'a> {
 
 impl<'a> Sender<'a> {
     fn new(source: &'a Source, stream: &'a TcpStream, case: SendCase) -> Result<Self, Failure> {
-        // As the kernel's sockets beside it, and netperf's: with Nagle's algorithm.
+        // Nagle's algorithm is on, as with the kernel's sockets beside it, and netperf's.
         let set = stream.set_nodelay(false);
         set.and_then(|()| stream.set_zerocopy(case.mode == Mode::Zerocopy))?;
         let (whole, rest) = (source.frag(), 0..case.size);
@@ -281,7 +281,7 @@ impl<'a> Sender<'a> {
         Ok(n)
     }
 
-    /// As much as a batch has, or there is room for; then reads completions.
+    /// Sends a batch, or as much as there is room for; then reads completions.
     fn batch(&mut self) -> Result<(), Failure> {
         let mut left = BATCH.max(self.case.size);
         while left > 0
@@ -303,7 +303,7 @@ impl<'a> Sender<'a> {
     }
 
     fn note(&mut self, done: &Completion) {
-        // No range goes across the end of the numbers.
+        // A range does not go across the end of the numbers.
         let sends = u64::from(done.ids.end() - done.ids.start()) + 1;
         self.sent.completions += sends;
         self.sent.completed_copied += if done.copied { sends } else { 0 };

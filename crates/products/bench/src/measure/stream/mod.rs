@@ -142,8 +142,9 @@ impl StreamOptions {
     }
 
     fn cases(&self) -> Vec<StreamCase> {
-        let both =
-            |way: StreamEnds| [Reader::None, Reader::Sum].map(|reader| StreamCase { way, reader });
+        let both = |ends: StreamEnds| {
+            [Reader::None, Reader::Sum].map(|reader| StreamCase { ends, reader })
+        };
         let wanted = |d: &Direction| self.direction.is_none_or(|only| only == *d);
         let mut all: Vec<StreamCase> = Vec::new();
         match self.link {
@@ -158,7 +159,7 @@ impl StreamOptions {
             StreamLink::Tap => {
                 if wanted(&Direction::Send) {
                     all.push(StreamCase {
-                        way: StreamEnds::Tap(Direction::Send),
+                        ends: StreamEnds::Tap(Direction::Send),
                         reader: Reader::None,
                     });
                 }
@@ -175,7 +176,7 @@ impl StreamOptions {
                 }
                 if wanted(&Direction::Send) {
                     all.push(StreamCase {
-                        way: StreamEnds::Guest(Direction::Send),
+                        ends: StreamEnds::Guest(Direction::Send),
                         reader: Reader::None,
                     });
                 }
@@ -187,7 +188,7 @@ impl StreamOptions {
     }
 }
 
-/// From where the bytes come, and to where they go.
+/// The ends of a stream.
 #[derive(Clone, Copy, Debug)]
 enum StreamEnds {
     Kernel,
@@ -200,7 +201,7 @@ enum StreamEnds {
 
 #[derive(Clone, Copy, Debug)]
 struct StreamCase {
-    way: StreamEnds,
+    ends: StreamEnds,
     reader: Reader,
 }
 
@@ -233,32 +234,32 @@ impl Measurement for StreamBench {
         By reference from a buffer larger than any cache. A reader that sums touches every \
         byte; one that reads nothing shows the stacks' work alone.";
     const FIELDS: &'static [Field<Self>] = &[
-        F::value("direction", |of| match of.case.way {
+        F::value("direction", |of| match of.case.ends {
             StreamEnds::Tap(direction) | StreamEnds::Guest(direction) => some(name(direction)),
             _ => some("send"),
         })
         .part("{}"),
-        F::value("peer", |of| match of.case.way {
+        F::value("peer", |of| match of.case.ends {
             StreamEnds::Pair { .. } | StreamEnds::PairViaProxy { .. } => some("pagewire"),
             StreamEnds::Guest(_) => some("guest"),
             StreamEnds::Kernel | StreamEnds::Tap(_) | StreamEnds::TapViaProxy => some("kernel"),
         }),
         F::value("reader", |of| some(name(of.case.reader))).group("reader: {}"),
-        F::value("threads", |of| match of.case.way {
+        F::value("threads", |of| match of.case.ends {
             StreamEnds::Pair { threads } | StreamEnds::PairViaProxy { threads } => some(threads),
             StreamEnds::Guest(_) => None,
             StreamEnds::Kernel | StreamEnds::Tap(_) | StreamEnds::TapViaProxy => some(2),
         })
         .part("{} thread(s)"),
         F::value("mtu", |of| of.samples.last().map(|last| last.mtu.into())),
-        F::value("via", |of| match of.case.way {
+        F::value("via", |of| match of.case.ends {
             StreamEnds::PairViaProxy { .. } | StreamEnds::TapViaProxy => some("proxy"),
             _ => None,
         })
         .part("through a {}"),
         F::value("message", |of| of.case.is_kernel().then(|| of.bench.message.into())),
         F::value("congestion", |of| of.case.is_kernel().then(|| "cubic".into())),
-        F::spread("receiver_cpu_us_per_mib", 3, |of| match of.case.way {
+        F::spread("receiver_cpu_us_per_mib", 3, |of| match of.case.ends {
             StreamEnds::Pair { threads: 1 }
             | StreamEnds::PairViaProxy { .. }
             | StreamEnds::Guest(_) => None,
@@ -266,7 +267,7 @@ impl Measurement for StreamBench {
         })
         .lower("CPU time of the receiver", US_PER_MIB),
         // On one thread, the thread's clock cannot separate sender and receiver.
-        F::spread("cpu_us_per_mib", 3, |of| match of.case.way {
+        F::spread("cpu_us_per_mib", 3, |of| match of.case.ends {
             StreamEnds::Pair { threads: 1 } | StreamEnds::PairViaProxy { .. } => {
                 Some(of.receiver_us_per_mib())
             }
@@ -281,7 +282,7 @@ impl Measurement for StreamBench {
     ];
 
     fn engine(&self, case: &StreamCase) -> (String, &'static str) {
-        match case.way {
+        match case.ends {
             StreamEnds::Kernel => Engine::Kernel(self.kernel).names(),
             StreamEnds::Pair { .. } | StreamEnds::PairViaProxy { .. } => Engine::Pair.names(),
             StreamEnds::Tap(_) | StreamEnds::TapViaProxy => Engine::Tap.names(),
@@ -289,27 +290,27 @@ impl Measurement for StreamBench {
         }
     }
 
-    fn round(&self, _: &StreamCase, outcome: &StreamSample) -> Round {
-        outcome.round
+    fn round(&self, _: &StreamCase, sample: &StreamSample) -> Round {
+        sample.round
     }
 }
 
 impl StreamCase {
     fn is_kernel(&self) -> bool {
-        matches!(self.way, StreamEnds::Kernel)
+        matches!(self.ends, StreamEnds::Kernel)
     }
 }
 
 impl InTurns for StreamBench {
     fn sample(
         &self,
-        &StreamCase { way, reader }: &StreamCase,
+        &StreamCase { ends, reader }: &StreamCase,
         _: u16,
     ) -> Result<StreamSample, Failure> {
-        if let (StreamEnds::Guest(direction), Some(guest)) = (way, &self.guest) {
+        if let (StreamEnds::Guest(direction), Some(guest)) = (ends, &self.guest) {
             return guest.round(self, direction, reader);
         }
-        match way {
+        match ends {
             StreamEnds::Kernel | StreamEnds::Guest(_) => {
                 let (between, source, message) = (self.kernel, &self.source, self.message);
                 let round = kernel::stream(

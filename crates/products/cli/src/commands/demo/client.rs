@@ -171,9 +171,9 @@ struct Worker<'a> {
     transfer: Transfer,
     inbox: Inbox,
     share: Vec<&'a ServedFile>,
-    /// By copy: the share's files, one behind the other.
+    /// The share's files, one behind the other, if they are copied.
     buffer: Vec<u8>,
-    /// By reference: the fragments of each file.
+    /// The fragments of each file, if they are received by reference.
     kept: Vec<Vec<Frag>>,
     hashes: Vec<(&'a ServedFile, Hash)>,
     error: Option<String>,

@@ -14,7 +14,7 @@ use crate::limits::{MAX_HEADERS, RECV_PIECE};
 pub(crate) enum Framing {
     /// A number of bytes.
     Length(u64),
-    /// In chunks, the last of which is empty.
+    /// Chunks, the last of which is empty.
     Chunked,
     /// Everything up to the end of the connection (responses only).
     UntilClose,

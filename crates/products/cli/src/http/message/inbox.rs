@@ -1,6 +1,6 @@
 //! [`Inbox`]: received bytes that are not parsed yet. Heads are copied out of it, content passes as fragments.
 //!
-//! Server and client have one for each connection; [`Body`](crate::http::message::body::Body) takes content out of it.
+//! Server and client have one for each connection; [`Body`](super::body::Body) takes content out of it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,19 +34,19 @@ pub(crate) struct Inbox {
 /// Why there is no message head.
 #[derive(Debug)]
 pub(crate) enum HeadError {
-    /// The peer closed, having sent nothing of it.
+    /// The peer closed before the first byte of the head.
     Ended,
-    /// The peer closed in the middle.
+    /// The peer closed in the middle of the head.
     Cut,
     /// The first line alone is longer than the limit.
     LongLine,
     /// The whole head is longer than the limit.
     TooLong,
-    /// Nothing of it came in time.
+    /// No byte of the head came in time.
     Idle,
-    /// Not all of it came in time.
+    /// A part of the head did not come in time.
     Slow,
-    /// Stopped before any of it came.
+    /// The wait was stopped before the first byte.
     Stopped,
     /// The connection failed.
     Failed(io::Error),
@@ -213,7 +213,7 @@ fn append(to: &mut Vec<u8>, frag: &Frag) {
 struct HeadEnd {
     /// Something other than line ends has come: leading empty lines do not end a head.
     begun: bool,
-    /// Only a carriage return, or nothing, since the last line end.
+    /// The line so far is empty, or a carriage return.
     line_empty: bool,
 }
 

@@ -100,7 +100,7 @@ pub(crate) struct Access<'a> {
     /// The head of the request, as it came; perhaps not a whole one.
     pub(crate) head: &'a [u8],
     pub(crate) sent: Sent,
-    /// From the last byte of the head until the last byte of the response was queued.
+    /// Time from the last byte of the head until the last byte of the response was queued.
     pub(crate) time: Duration,
     /// Whether the response was queued whole.
     pub(crate) complete: bool,

@@ -13,9 +13,9 @@ use crate::limits::{CLIENT_PREFIX, CLIENT_SHARE, CONNECTIONS, CROWDED, CROWDED_O
 /// How many connections a server has at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PermitLimits {
-    /// For all clients together.
+    /// Connections of all clients together.
     pub(crate) connections: u32,
-    /// For one client.
+    /// Connections of one client.
     pub(crate) per_client: u32,
 }
 

@@ -60,7 +60,7 @@ fn entries(directory: &File) -> io::Result<(Vec<IndexRow>, usize)> {
             left_out += 1;
             continue;
         }
-        // Not followed: the index does not reveal where a link points.
+        // Links are not followed: the index does not reveal where they point.
         let Ok(stat) = statat(directory, item.file_name(), AtFlags::SYMLINK_NOFOLLOW) else {
             continue;
         };

@@ -1,5 +1,5 @@
-//! From a request's path to an open file beneath the directory served. The kernel resolves it
-//! (`openat2`): no `..`, symbolic link or rename leads out; hostile paths are refused before.
+//! [`RequestPath`], and [`Root`], which opens the file that a path names beneath the directory served. The kernel
+//! resolves the path (`openat2`): no `..`, symbolic link or rename leads out; hostile paths are refused before.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -45,7 +45,7 @@ impl RequestPath {
         Ok(Self { segments, is_directory })
     }
 
-    /// For the kernel: relative to the directory served.
+    /// The path for the kernel, relative to the directory served.
     fn relative(&self) -> Vec<u8> {
         if self.segments.is_empty() { b".".to_vec() } else { self.segments.join(&b'/') }
     }
@@ -61,7 +61,7 @@ impl RequestPath {
         Self { segments, is_directory: false }
     }
 
-    /// As a URL path of a directory, with one slash in front, so that it cannot name another host.
+    /// The URL path of a directory, with one slash in front, so that it cannot name another host.
     pub(crate) fn as_directory_url(&self) -> String {
         let encoded = self.segments.iter().map(|s| encode_segment(s) + "/");
         std::iter::once("/".to_owned()).chain(encoded).collect()
@@ -93,7 +93,7 @@ pub(crate) enum OpenedPath {
 
 impl Root {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        // Not O_PATH: a directory that cannot be read is reported now.
+        // Without O_PATH, so that a directory that cannot be read is reported now.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self(open(path, flags, Mode::empty())?))
     }
