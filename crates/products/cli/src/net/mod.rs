@@ -498,3 +498,24 @@ fn gateways(options: &NetOptions, ours: &[Cidr]) -> Result<Vec<IpAddr>, Failure>
     };
     options.gateway.iter().map(parse).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_network_of_either_version_are_accepted() {
+        for (ours, theirs) in [
+            (&["10.77.0.2/24"][..], &["10.77.0.1/24"][..]),
+            (&["10.77.0.2/24", "fd77::2/64"], &["fd77::1/64", "10.77.0.1/24"]),
+            (&["10.77.0.2/24"], &[]),
+            (&["0.0.0.1/0"], &["255.0.0.1/0"]),
+        ] {
+            let read = |texts: &[&str]| {
+                networks("--addr", &texts.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>())
+            };
+            let (ours, theirs) = (read(ours).expect("networks"), read(theirs).expect("networks"));
+            assert!(check_addresses(&ours, &theirs).is_ok());
+        }
+    }
+}

@@ -554,3 +554,42 @@ fn what_a_library_says_names_no_option_of_the_command() {
         }
     }
 }
+
+#[test]
+fn the_readme_has_the_two_commands() {
+    let text = fs::read_to_string(root().join("README.md")).expect("README.md");
+    for command in ["`make demo`", "`make test`"] {
+        assert!(text.contains(command), "README.md does not name {command}");
+    }
+}
+
+#[test]
+fn a_plain_build_has_no_doubles_and_no_test_hooks() {
+    let mut found = Vec::new();
+    for (of, path, text) in library_sources() {
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("#[doc")).collect();
+        for pair in lines.windows(2).filter(|pair| !pair[0].starts_with("#[cfg(")) {
+            let words = pair[1].trim_end_matches([';', '{', ' ']).rsplit_once("mod ");
+            let name = words.map_or("", |(_, name)| name);
+            if ["bench", "double", "fuzzing", "testing"].contains(&name) {
+                found.push(format!("`{name}` in crates/{of}/src/{path}"));
+            }
+        }
+    }
+    none(
+        found,
+        "what only tests use has `#[cfg(…)]` in front: of tests, or of the feature `testing`",
+    );
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    for (name, text) in all_sources() {
+        if name.ends_with("tidy.rs") {
+            continue;
+        }
+        for word in ["TODO", "FIXME", "XXX", "todo!(", "unimplemented!("] {
+            assert!(!text.contains(word), "{name} contains {word}");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Tests of heads and content that come in pieces.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use pagewire::memory::CopyLedger;
@@ -304,4 +304,14 @@ fn a_deadline_holds_within_a_chunk_line_that_trickles() {
     // Without it, the line goes on where it was.
     inbox.set_deadline(None);
     assert!(matches!(body.next(&mut script, &mut inbox), Err(BodyError::Cut)));
+}
+
+#[test]
+fn errors_of_the_connection_pass_through() {
+    let mut script = Script::default();
+    script.incoming.push_back(Err(ErrorKind::ConnectionReset));
+    let head = read_head(&mut script, &mut Inbox::new(Transfer::Reference));
+    assert!(
+        matches!(head, Err(HeadError::Failed(e)) if e.kind() == io::ErrorKind::ConnectionReset)
+    );
 }
