@@ -39,9 +39,7 @@ impl Pages {
 
     /// Fills every page that is free with what nobody may see through old addresses.
     fn reuse_all(&mut self) {
-        self.writer.abandon();
-        self.pool.drain();
-        let free = GROUP_PAGES - self.pool.audit().out;
+        let free = GROUP_PAGES - self.out();
         let (ledger, reason) = (&mut CopyLedger::new(), CopyReason::DeviceRx);
         let secret = vec![SECRET; free * PAGE_SIZE];
         let (_, n) = self.writer.write(&mut self.pool, &secret, ledger, reason);
@@ -57,14 +55,17 @@ fn seen(addr: usize) -> Option<u8> {
     memory.read_exact_at(&mut byte, addr as u64).ok().map(|()| byte[0])
 }
 
+fn reserved_pages(n: usize) -> (Pages, Reserved) {
+    (Pages::new(), Reserved::new(n * PAGE_SIZE).unwrap())
+}
+
 fn put(reserved: &mut Reserved, frags: &[Frag]) -> Result<usize, MapFault> {
     reserved.put(0, frags.iter().map(|frag| (frag, frag.len())))
 }
 
 #[test]
 fn pages_that_can_be_seen_stay_held_when_the_rest_cannot_be_mapped_nor_they_be_taken_away() {
-    let mut pages = Pages::new();
-    let mut reserved = Reserved::new(2 * PAGE_SIZE).unwrap();
+    let (mut pages, mut reserved) = reserved_pages(2);
     let frags = [pages.page(1), pages.page(2)];
     // The first run is mapped; the second is not, and the first cannot be taken away again.
     scarce::answer(&[true, false, false]);
@@ -81,8 +82,7 @@ fn pages_that_can_be_seen_stay_held_when_the_rest_cannot_be_mapped_nor_they_be_t
 
 #[test]
 fn a_run_that_cannot_be_mapped_takes_those_before_it_away_if_it_can() {
-    let mut pages = Pages::new();
-    let mut reserved = Reserved::new(2 * PAGE_SIZE).unwrap();
+    let (mut pages, mut reserved) = reserved_pages(2);
     let frags = [pages.page(1), pages.page(2)];
     scarce::answer(&[true, false, true]);
     assert!(matches!(put(&mut reserved, &frags), Err(MapFault::Memory(_))));
@@ -92,8 +92,7 @@ fn a_run_that_cannot_be_mapped_takes_those_before_it_away_if_it_can() {
 
 #[test]
 fn what_was_to_be_replaced_and_was_not_stays_held() {
-    let mut pages = Pages::new();
-    let mut reserved = Reserved::new(2 * PAGE_SIZE).unwrap();
+    let (mut pages, mut reserved) = reserved_pages(2);
     put(&mut reserved, &[pages.page(1), pages.page(2)]).unwrap();
     let frags = [pages.page(3), pages.page(4)];
     scarce::answer(&[true, false, false]);
@@ -107,8 +106,7 @@ fn what_was_to_be_replaced_and_was_not_stays_held() {
 
 #[test]
 fn pages_that_cannot_be_cleared_stay_held() {
-    let mut pages = Pages::new();
-    let mut reserved = Reserved::new(PAGE_SIZE).unwrap();
+    let (mut pages, mut reserved) = reserved_pages(1);
     put(&mut reserved, &[pages.page(1)]).unwrap();
     scarce::answer(&[false]);
     assert!(reserved.clear(0..PAGE_SIZE).is_err());
@@ -118,8 +116,7 @@ fn pages_that_cannot_be_cleared_stay_held() {
 
 #[test]
 fn addresses_that_cannot_be_given_up_keep_their_pages_for_ever() {
-    let mut pages = Pages::new();
-    let mut reserved = Reserved::new(PAGE_SIZE).unwrap();
+    let (mut pages, mut reserved) = reserved_pages(1);
     let at = reserved.addr();
     put(&mut reserved, &[pages.page(1)]).unwrap();
     scarce::answer(&[false]);

@@ -14,6 +14,7 @@ use pagewire_mem::{
 };
 use std::sync::Arc;
 
+/// A cell for each page of a pool.
 struct Cells {
     base: usize,
     pages: Vec<UnsafeCell<()>>,
@@ -68,6 +69,21 @@ fn pool_and_all() -> (PagePool, PageWriter, Arc<Cells>, Frag) {
     (pool, writer, cells, frag)
 }
 
+/// A thread that reads a fragment and drops it.
+fn reader(cells: &Arc<Cells>, frag: Frag) -> thread::JoinHandle<()> {
+    let cells = Arc::clone(cells);
+    thread::spawn(move || {
+        cells.read(&frag);
+        drop(frag);
+    })
+}
+
+/// A thread that releases the memory of call `id`.
+fn releaser(queue: &Arc<CompletionQueue>, id: u32) -> thread::JoinHandle<()> {
+    let completion = Completion::new(queue, 0, id);
+    thread::spawn(move || drop(completion))
+}
+
 fn all_home(mut pool: PagePool) {
     pool.drain();
     let audit = pool.audit();
@@ -80,16 +96,7 @@ fn a_page_is_reused_only_after_its_last_reader_is_done() {
     loom::model(|| {
         let (mut pool, mut writer, cells, mut all) = pool_and_all();
         let one = all.split_to(PAGE_SIZE);
-        let readers: Vec<_> = [one.clone(), one]
-            .into_iter()
-            .map(|frag| {
-                let cells = Arc::clone(&cells);
-                thread::spawn(move || {
-                    cells.read(&frag);
-                    drop(frag);
-                })
-            })
-            .collect();
+        let readers = [one.clone(), one].map(|frag| reader(&cells, frag));
         let reused = cells.fill_soon(&mut writer, &mut pool);
         for reader in readers {
             reader.join().unwrap();
@@ -104,16 +111,7 @@ fn chains_returned_at_once_from_two_threads_all_come_home() {
     loom::model(|| {
         let (mut pool, mut writer, cells, mut all) = pool_and_all();
         let parts = [all.split_to(2 * PAGE_SIZE), all.split_to(PAGE_SIZE)];
-        let readers: Vec<_> = parts
-            .into_iter()
-            .map(|frag| {
-                let cells = Arc::clone(&cells);
-                thread::spawn(move || {
-                    cells.read(&frag);
-                    drop(frag);
-                })
-            })
-            .collect();
+        let readers = parts.map(|frag| reader(&cells, frag));
         // From the part that comes first, while the other may be on its way.
         let filled = cells.fill_soon(&mut writer, &mut pool);
         let audit = pool.audit();
@@ -160,17 +158,13 @@ fn two_parts_of_one_page_and_the_writer_let_go_on_three_threads() {
 fn what_two_threads_let_go_while_the_stack_drains_is_reported_once_each() {
     loom::model(|| {
         let queue = CompletionQueue::new();
-        let release = |id| {
-            let completion = Completion::new(&queue, 0, id);
-            thread::spawn(move || drop(completion))
-        };
-        let threads = [release(0), release(1)];
+        let threads = [0, 1].map(|id| releaser(&queue, id));
         let mut seen = Vec::new();
         queue.drain(&mut seen);
         for thread in threads {
             thread.join().unwrap();
         }
-        assert_eq!(queue.is_pending(), seen.len() < 2, "whoever looks sees what there is");
+        assert_eq!(queue.is_pending(), seen.len() < 2, "what was not drained is pending");
         queue.drain(&mut seen);
         let mut ids: Vec<u32> = seen.iter().map(|done| done.lo).collect();
         ids.sort_unstable();
@@ -179,20 +173,16 @@ fn what_two_threads_let_go_while_the_stack_drains_is_reported_once_each() {
 }
 
 #[test]
-fn who_sleeps_until_it_is_woken_hears_of_every_completion() {
+fn a_thread_that_sleeps_until_it_is_woken_gets_every_completion() {
     loom::model(|| {
         let queue = CompletionQueue::new();
-        let bell = Arc::new((Mutex::new(false), Condvar::new()));
-        let ringer = Arc::clone(&bell);
+        let woken = Arc::new((Mutex::new(false), Condvar::new()));
+        let waker = Arc::clone(&woken);
         queue.set_waker(move || {
-            *ringer.0.lock().unwrap() = true;
-            ringer.1.notify_one();
+            *waker.0.lock().unwrap() = true;
+            waker.1.notify_one();
         });
-        let release = |id| {
-            let completion = Completion::new(&queue, 0, id);
-            thread::spawn(move || drop(completion))
-        };
-        let threads = [release(0), release(1)];
+        let threads = [0, 1].map(|id| releaser(&queue, id));
         let mut seen = Vec::new();
         // A wake-up that is lost is a deadlock, which loom reports.
         while seen.len() < 2 {
@@ -200,11 +190,11 @@ fn who_sleeps_until_it_is_woken_hears_of_every_completion() {
                 queue.drain(&mut seen);
                 continue;
             }
-            let mut rung = bell.0.lock().unwrap();
-            while !*rung {
-                rung = bell.1.wait(rung).unwrap();
+            let mut awake = woken.0.lock().unwrap();
+            while !*awake {
+                awake = woken.1.wait(awake).unwrap();
             }
-            *rung = false;
+            *awake = false;
         }
         for thread in threads {
             thread.join().unwrap();

@@ -1,8 +1,11 @@
 //! Many threads share fragments of one pool; the model of the same is `loom.rs`.
 
+use std::cell::RefCell;
 use std::sync::mpsc;
 
-use pagewire_mem::{CopyLedger, CopyReason, Frag, GROUP_PAGES, PAGE_SIZE, PagePool, PageWriter};
+use pagewire_mem::{
+    CopyLedger, CopyReason, Deferral, Frag, GROUP_PAGES, PAGE_SIZE, PagePool, PageWriter,
+};
 
 const READERS: u64 = 3;
 const ROUNDS: u64 = 6_000;
@@ -48,14 +51,12 @@ fn every_page_comes_home_unchanged_from_every_thread() {
                 }
             });
         }
-        let block = [0u8; 5 * PAGE_SIZE + 77];
-        let mut block = block;
+        let mut block = [0u8; 5 * PAGE_SIZE + 77];
         for round in 0..ROUNDS {
             let byte = round as u8;
             block.fill(byte);
             let len = 1 + (round as usize * 1_237) % block.len();
-            let part = &block[..len];
-            let mut left = part;
+            let mut left = &block[..len];
             while !left.is_empty() {
                 let (frags, copied) =
                     writer.write(&mut pool, left, &mut ledger, CopyReason::AppWrite);
@@ -83,28 +84,28 @@ fn every_page_comes_home_unchanged_from_every_thread() {
 }
 
 /// Drops what it has under a deferral, at the end of its thread.
-struct AtTheEnd(std::cell::RefCell<Option<(Frag, std::sync::mpsc::Sender<bool>)>>);
+struct AtTheEnd(RefCell<Option<(Frag, mpsc::Sender<bool>)>>);
 
 impl Drop for AtTheEnd {
     fn drop(&mut self) {
-        let Some((frag, tell)) = self.0.take() else { return };
-        let deferral = pagewire_mem::Deferral::begin();
+        let Some((frag, report)) = self.0.take() else { return };
+        let deferral = Deferral::begin();
         drop(frag);
-        let _ = tell.send(false);
+        let _ = report.send(false);
         deferral.end();
     }
 }
 
 /// Sends `true` when it is dropped.
-struct Telling(std::sync::mpsc::Sender<bool>);
+struct DropReport(mpsc::Sender<bool>);
 
-impl AsRef<[u8]> for Telling {
+impl AsRef<[u8]> for DropReport {
     fn as_ref(&self) -> &[u8] {
         b"bytes"
     }
 }
 
-impl Drop for Telling {
+impl Drop for DropReport {
     fn drop(&mut self) {
         let _ = self.0.send(true);
     }
@@ -112,17 +113,17 @@ impl Drop for Telling {
 
 #[test]
 fn owners_are_deferred_at_the_very_end_of_a_thread_too() {
-    thread_local!(static END: AtTheEnd = const { AtTheEnd(std::cell::RefCell::new(None)) });
-    let (tell, hear) = std::sync::mpsc::channel();
+    thread_local!(static END: AtTheEnd = const { AtTheEnd(RefCell::new(None)) });
+    let (report, reports) = mpsc::channel();
     let run = move || {
-        let owned = || Frag::from_bytes(bytes::Bytes::from_owner(Telling(tell.clone())));
-        END.with(|end| *end.0.borrow_mut() = Some((owned(), tell.clone())));
+        let owned = || Frag::from_bytes(bytes::Bytes::from_owner(DropReport(report.clone())));
+        END.with(|end| *end.0.borrow_mut() = Some((owned(), report.clone())));
         // The deferral makes the thread's list, which is gone before `END` is.
-        let deferral = pagewire_mem::Deferral::begin();
+        let deferral = Deferral::begin();
         drop(owned());
         deferral.end();
     };
     std::thread::spawn(run).join().expect("it ends");
     // The first drop; then the end of the deferral, and only then the second drop.
-    assert_eq!(hear.try_iter().collect::<Vec<_>>(), [true, false, true]);
+    assert_eq!(reports.try_iter().collect::<Vec<_>>(), [true, false, true]);
 }

@@ -189,10 +189,7 @@ given! {
     a_cancel_and_a_close_end_a_receive {
         let handle = world.receive_datagrams(group);
         assert_eq!(world.answer(Submission::cancel(handle, RECEIVE, 0)).result, 0);
-        assert_eq!(
-            world.app.others.pop().map(|done| (done.user_data, done.result)),
-            Some((RECEIVE, -125))
-        );
+        assert_eq!(world.app.last_result(), Some((RECEIVE, -125)));
         let from = world.datagram_sender();
         world.send_datagram(from, &[5; 1000]);
         world.pass(Duration::from_millis(10));
@@ -200,10 +197,7 @@ given! {
         world.run_to_datagrams(1);
         assert_eq!(world.app.datagrams[0].bytes, [5; 1000], "a cancel loses nothing");
         assert_eq!(world.answer(Submission::new(Op::Close, handle, 0)).result, 0);
-        assert_eq!(
-            world.app.others.pop().map(|done| (done.user_data, done.result)),
-            Some((RECEIVE, -125))
-        );
+        assert_eq!(world.app.last_result(), Some((RECEIVE, -125)));
         // The port is free again.
         world.bind();
     }

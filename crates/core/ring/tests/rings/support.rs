@@ -99,6 +99,11 @@ pub(crate) struct App {
 }
 
 impl App {
+    /// The user data and the result of the newest of `others`.
+    pub(crate) fn last_result(&mut self) -> Option<(u64, i32)> {
+        self.others.pop().map(|done| (done.user_data, done.result))
+    }
+
     fn new(mut ends: Ends) -> Self {
         let unused = Registered {
             group: COPY_GROUP,
@@ -266,7 +271,6 @@ pub(crate) const STREAM: u64 = 42;
 
 pub(crate) const ACCEPT: u64 = 1;
 pub(crate) const RECEIVE: u64 = 2;
-const BIND: u64 = 3;
 const ANSWER: u64 = 4;
 
 /// A fill ring that leads nowhere.
@@ -398,10 +402,8 @@ impl World {
 
     /// Opens a datagram socket on [`PORT`], on the rings alone; its handle.
     pub(crate) fn bind(&mut self) -> u64 {
-        self.app.submit(Submission::bind(at(PORT), BIND));
-        self.turn();
-        let done = self.app.others.pop().expect("an answer");
-        assert_eq!((done.user_data, done.result), (BIND, 0), "{done:?}");
+        let done = self.answer(Submission::bind(at(PORT), 0));
+        assert_eq!(done.result, 0, "{done:?}");
         assert_eq!(done.address.socket(), Some(at(PORT)));
         done.handle
     }

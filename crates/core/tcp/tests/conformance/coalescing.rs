@@ -80,8 +80,7 @@ impl Side {
                 if behind {
                     self.quick += 1;
                     assert!(self.t.conn.is_coalescing());
-                    let vain = self.t.env(|c, env| c.poll_transmit(env));
-                    assert!(vain.is_none(), "nothing leaves: {vain:?}");
+                    self.sends_nothing();
                 } else {
                     let _ = self.t.env(|c, env| c.write(env, &data, SendFlags::empty()));
                     self.take_output(quickly);
@@ -123,11 +122,15 @@ impl Side {
         }
     }
 
+    fn sends_nothing(&mut self) {
+        let segment = self.t.env(|c, env| c.poll_transmit(env));
+        assert!(segment.is_none(), "nothing leaves: {segment:?}");
+    }
+
     /// Checks that a connection that coalesces has nothing to send, then takes what leaves.
     fn take_output(&mut self, quickly: bool) {
         if self.t.conn.is_coalescing() {
-            let vain = self.t.env(|c, env| c.poll_transmit(env));
-            assert!(vain.is_none(), "nothing leaves: {vain:?}");
+            self.sends_nothing();
         }
         match quickly {
             true => self.t.drain_burst(),
@@ -163,11 +166,8 @@ proptest! {
 
 #[test]
 fn pages_are_collected_until_a_segment_is_full() {
-    let config = nagle();
-    let mut side = Side::new(&config, LinkLimits::new(1000, 1000));
-    side.apply(&Op::Write(100), true);
-    side.apply(&Op::Write(100), true);
-    for _ in 0..7 {
+    let mut side = Side::new(&nagle(), LinkLimits::new(1000, 1000));
+    for _ in 0..9 {
         side.apply(&Op::Write(100), true);
     }
     assert_eq!((side.quick, side.t.sent().len()), (7, 1), "all but the one that begins");
@@ -178,10 +178,12 @@ fn pages_are_collected_until_a_segment_is_full() {
 /// Super-frames longer than an IP packet: the peer is in the same machine.
 const IN_MEMORY: LinkLimits = LinkLimits::new(1000, 100_000);
 
+const ON_A_WIRE: LinkLimits = LinkLimits::new(1000, 64_500);
+const SYN_ACK: &str = "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>";
+
 /// With so much under way that the peer acknowledges at once.
 fn under_way(config: Config) -> Test {
-    let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>";
-    let mut t = Test::established_with(config, IN_MEMORY, syn_ack);
+    let mut t = Test::established_with(config, IN_MEMORY, SYN_ACK);
     t.send(2500).expect("P. 1:2501(2500)").nothing();
     t
 }
@@ -220,8 +222,7 @@ fn in_memory_a_full_super_frame_does_not_wait() {
 
 #[test]
 fn in_memory_nothing_waits_for_an_acknowledgement_that_the_peer_may_delay() {
-    let mut t =
-        Test::established_with(nagle(), IN_MEMORY, "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>");
+    let mut t = Test::established_with(nagle(), IN_MEMORY, SYN_ACK);
     t.send(1000).expect("P. 1:1001(1000)").nothing();
     t.send(3000).expect("P. 1001:4001(3000)").nothing();
 }
@@ -250,8 +251,7 @@ fn in_memory_the_piece_that_fills_the_send_buffer_does_not_wait() {
 #[test]
 fn in_memory_a_small_rest_leaves_in_the_frame_of_the_full_segments_before_it() {
     let small_under_way = |link| {
-        let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>";
-        let mut t = Test::established_with(nagle(), link, syn_ack);
+        let mut t = Test::established_with(nagle(), link, SYN_ACK);
         t.send(500).expect("P. 1:501(500)").nothing();
         t
     };
@@ -264,15 +264,12 @@ fn in_memory_a_small_rest_leaves_in_the_frame_of_the_full_segments_before_it() {
     corked.send(2500).expect("P. 501:2501(2000)").nothing();
     corked.set(|c| c.settings().set_cork(false)).nothing();
     // On a wire it would be a packet of its own.
-    let wire = LinkLimits::new(1000, 64_500);
-    small_under_way(wire).send(2500).expect("P. 501:2501(2000)").nothing();
+    small_under_way(ON_A_WIRE).send(2500).expect("P. 501:2501(2000)").nothing();
 }
 
 #[test]
 fn on_a_wire_nothing_waits_for_company() {
-    let link = LinkLimits::new(1000, 64_500);
-    let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>";
-    let mut t = Test::established_with(nagle(), link, syn_ack);
+    let mut t = Test::established_with(nagle(), ON_A_WIRE, SYN_ACK);
     t.send(2000).expect("P. 1:2001(2000)").nothing();
     t.send(3000).expect("P. 2001:5001(3000)").nothing();
 }
@@ -281,8 +278,7 @@ fn on_a_wire_nothing_waits_for_company() {
 fn under_way_for(rtt_ms: u64) -> Test {
     let mut t = Test::connecting_over(nagle(), IN_MEMORY);
     let _ = t.sent();
-    t.wait(rtt_ms).peer("S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>");
-    t.expect(". 1:1(0) ack 1");
+    t.wait(rtt_ms).peer(SYN_ACK).expect(". 1:1(0) ack 1");
     t.send(2500).expect_bytes(1, 2501).nothing();
     t
 }
