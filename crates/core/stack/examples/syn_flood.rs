@@ -1,4 +1,4 @@
-//! What a flood of forged SYNs costs an established flow over the pair link, and newcomers.
+//! Measures the cost of a flood of forged SYNs, for an established flow over the pair link and for newcomers.
 //!
 //! ```text
 //! cargo run --release -p pagewire-stack --example syn_flood [SYNs per second] [pairs of slices]
@@ -8,22 +8,16 @@
 //!
 //! The first form lets the flow run in slices of time, alternately alone and beside the flood, in the
 //! order alone, flooded, flooded, alone; each pair of slices gives one share of the rate that is
-//! kept, so that a machine that grows faster or slower meanwhile counts for little. Medians and
-//! quartiles are printed for each arrangement:
-//!
-//! - one thread, all it can: both stacks on one thread that has nothing left for the flood but what
-//!   it takes from the flow. Its clock is the thread's processor time, so that other programs on
-//!   the machine count for nothing;
-//! - one thread, 100 Gbit/s: the same with a flow as fast as a kernel's socket can be fed;
-//! - two threads, all they can: each stack on a thread of its own, the flood on the server's. Its
-//!   clock is the wall's: it says something on two idle processors only.
+//! kept, so that a machine that grows faster or slower meanwhile counts for little. Both stacks are on one
+//! thread, which has no time for the flood but the flow's. The clock is the thread's processor time, so
+//! that other programs on the machine count for nothing. Medians and quartiles are printed.
 //!
 //! The SYNs come from made-up addresses and are handed to the server's stack as a device would hand
 //! them over, with their checksums still to be verified; its answers leave over the link, to a
 //! gateway. In a slice without the flood they are made all the same, and dropped.
 //!
 //! The second form takes nothing but SYNs, and prints nanoseconds of processor time for each; the
-//! third looks at no clock, for a profiler that counts instructions.
+//! third reads no clock, for a profiler that counts instructions.
 
 #[path = "../tests/suite/common/forge.rs"]
 mod forge;
@@ -31,7 +25,6 @@ mod forge;
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -49,9 +42,6 @@ const BACKLOG: usize = 128;
 
 /// Time between two newcomers.
 const KNOCK: Duration = Duration::from_millis(10);
-
-/// Bytes per second of the flow that does not take all there is.
-const PACE: u64 = 100_000_000_000 / 8;
 
 /// SYNs at a time: what a host takes from a device before it sends again.
 const BURST: usize = 256;
@@ -76,21 +66,10 @@ fn main() -> ExitCode {
     let per_second = args.next().unwrap_or(200_000);
     let pairs = args.next().unwrap_or(PAIRS).max(1);
     println!("{per_second} forged SYNs per second, {pairs} pairs of {SLICE:?}");
-    let mut kept = true;
-    for (name, threads, pace) in [
-        ("one thread, all it can", 1, u64::MAX),
-        ("one thread, 100 Gbit/s", 1, PACE),
-        ("two threads, all they can", 2, u64::MAX),
-    ] {
-        let (mut client, mut server) = meet();
-        (client.pace, server.per_second) = (pace, per_second);
-        let slices = match threads {
-            1 => on_one_thread(&mut client, &mut server, pairs),
-            _ => on_two_threads(&mut client, &mut server, pairs),
-        };
-        kept &= report(name, &slices, &client, &server);
-    }
-    if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let (mut client, mut server) = meet();
+    server.per_second = per_second;
+    let slices = measure(&mut client, &mut server, pairs);
+    if report(&slices, &client, &server) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Bytes per second of each slice, alone and flooded.
@@ -105,15 +84,9 @@ impl Slices {
     fn is_flooded(number: u64) -> bool {
         matches!(number % 4, 1 | 2)
     }
-
-    fn add(&mut self, flooded: bool, bytes: u64, took: Duration) {
-        let rates = if flooded { &mut self.flooded } else { &mut self.alone };
-        rates.push(bytes as f64 / took.as_secs_f64());
-    }
 }
 
-fn report(name: &str, slices: &Slices, client: &Client, server: &Server) -> bool {
-    println!("{name}:");
+fn report(slices: &Slices, client: &Client, server: &Server) -> bool {
     for (what, rates) in [("alone", &slices.alone), ("flooded", &slices.flooded)] {
         let [low, mid, high] = quartiles(rates).map(|rate| rate * 8.0 / 1e9);
         println!("  {what:8} {mid:6.1} Gbit/s (quartiles {low:.1}, {high:.1})");
@@ -155,14 +128,14 @@ fn moment(passed: Duration) -> Instant {
     Instant::from_millis(1000) + passed
 }
 
-fn on_one_thread(client: &mut Client, server: &mut Server, pairs: u64) -> Slices {
+/// Runs the flow in slices, with and without the flood.
+fn measure(client: &mut Client, server: &mut Server, pairs: u64) -> Slices {
     let mut slices = Slices::default();
     let start = cpu();
-    // Once around for warmth.
+    // The first four slices warm caches up.
     for number in 0..2 * pairs + 4 {
         let flooded = Slices::is_flooded(number);
         let (begin, before) = (cpu(), server.got);
-        (client.paced_from, client.paced) = (begin - start, 0);
         let mut passed = Duration::ZERO;
         while passed < SLICE {
             let now = cpu() - start;
@@ -172,49 +145,11 @@ fn on_one_thread(client: &mut Client, server: &mut Server, pairs: u64) -> Slices
             passed = cpu() - begin;
         }
         if number >= 4 {
-            slices.add(flooded, server.got - before, passed);
+            let rates = if flooded { &mut slices.flooded } else { &mut slices.alone };
+            rates.push((server.got - before) as f64 / passed.as_secs_f64());
         }
     }
     slices
-}
-
-fn on_two_threads(client: &mut Client, server: &mut Server, pairs: u64) -> Slices {
-    let (stop, flooded, got) =
-        (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(server.got));
-    let start = std::time::Instant::now();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                // Where threads share a processor, the other one may have something to do.
-                if !client.turn(start.elapsed()) {
-                    std::thread::yield_now();
-                }
-            }
-        });
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                let now = start.elapsed();
-                server.flood(now, flooded.load(Ordering::Relaxed));
-                if !server.turn(now) {
-                    std::thread::yield_now();
-                }
-                got.store(server.got, Ordering::Relaxed);
-            }
-        });
-        let mut slices = Slices::default();
-        for number in 0..2 * pairs + 4 {
-            let is_flooded = Slices::is_flooded(number);
-            flooded.store(is_flooded, Ordering::Relaxed);
-            let (begin, before) = (start.elapsed(), got.load(Ordering::Relaxed));
-            std::thread::sleep(SLICE);
-            let (end, after) = (start.elapsed(), got.load(Ordering::Relaxed));
-            if number >= 4 {
-                slices.add(is_flooded, after - before, end - begin);
-            }
-        }
-        stop.store(true, Ordering::Relaxed);
-        slices
-    })
 }
 
 /// Nanoseconds for a forged SYN, all the way to the answer's frame, which is dropped.
@@ -255,11 +190,10 @@ impl End {
         Self { stack, device, out: VecDeque::new(), into: VecDeque::new() }
     }
 
-    /// Receives and sends what there is; whether there was anything.
-    fn turn(&mut self, now: Instant) -> bool {
+    /// Receives and sends all frames that there are.
+    fn turn(&mut self, now: Instant) {
         let ledger = self.stack.ledger_mut();
         self.device.receive(now, &mut self.into, 256, ledger).expect("the link");
-        let mut busy = !self.into.is_empty();
         for frame in self.into.drain(..) {
             self.stack.handle_frame(now, frame);
         }
@@ -267,9 +201,8 @@ impl End {
             self.stack.handle_timeout(now);
         }
         loop {
-            // What the other end had no room for goes first; until then, no more is made.
+            // Frames for which the other end had no room go first; until then, no more are made.
             let more = !self.out.is_empty() || self.stack.poll_transmit(now, &mut self.out);
-            busy |= !self.out.is_empty();
             let ledger = self.stack.ledger_mut();
             self.device.transmit(now, &mut self.out, ledger).expect("the link");
             if !more || !self.out.is_empty() {
@@ -278,7 +211,6 @@ impl End {
         }
         while self.stack.poll_event().is_some() {}
         self.stack.end_turn();
-        busy
     }
 }
 
@@ -289,10 +221,6 @@ struct Client {
     whole: Frag,
     offset: usize,
     pending: FragVec,
-    /// Bytes per second, counted from a moment on.
-    pace: u64,
-    paced_from: Duration,
-    paced: u64,
     newcomer: Option<(TcpId, Duration)>,
     next_knock: Duration,
     asked: u64,
@@ -339,9 +267,6 @@ fn meet() -> (Client, Server) {
         whole: Frag::from_bytes(Bytes::from(vec![0u8; BUFFER])),
         offset: 0,
         pending: FragVec::new(),
-        pace: u64::MAX,
-        paced_from: Duration::ZERO,
-        paced: 0,
         newcomer: None,
         next_knock: KNOCK,
         asked: 0,
@@ -363,24 +288,22 @@ fn meet() -> (Client, Server) {
 }
 
 impl Client {
-    fn turn(&mut self, passed: Duration) -> bool {
+    fn turn(&mut self, passed: Duration) {
         let now = moment(passed);
         self.knock(passed);
-        let since = passed.saturating_sub(self.paced_from).as_nanos();
-        let allowed = (since * u128::from(self.pace) / 1_000_000_000) as u64;
-        while self.paced <= allowed {
+        loop {
             if self.pending.is_empty() {
                 let len = (1 << 20).min(BUFFER - self.offset);
                 self.pending.push(self.whole.slice(self.offset..self.offset + len));
                 self.offset = (self.offset + len) % BUFFER;
             }
             match self.end.stack.send(now, self.flow, &mut self.pending) {
-                Ok(n) => self.paced += n as u64,
+                Ok(_) => {}
                 Err(Error::WouldBlock) => break,
                 Err(error) => panic!("{error}"),
             }
         }
-        self.end.turn(now)
+        self.end.turn(now);
     }
 
     fn knock(&mut self, passed: Duration) {
@@ -406,9 +329,9 @@ impl Client {
 }
 
 impl Server {
-    fn turn(&mut self, passed: Duration) -> bool {
+    fn turn(&mut self, passed: Duration) {
         let now = moment(passed);
-        let busy = self.end.turn(now);
+        self.end.turn(now);
         while let Ok((newcomer, _)) = self.end.stack.accept(self.listener) {
             self.end.stack.close(now, newcomer);
         }
@@ -417,7 +340,6 @@ impl Server {
             self.got += n as u64;
             chunks.clear();
         }
-        busy
     }
 
     /// The SYNs that are due, at most a burst of them. What a thread that was not let run for long
