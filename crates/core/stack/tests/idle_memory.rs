@@ -1,4 +1,4 @@
-//! What an idle connection costs: heap bytes, counted by the allocator of this test program.
+//! The memory of an idle connection: heap bytes, counted by the allocator of this test program.
 
 #[path = "suite/common/mod.rs"]
 mod common;

@@ -1,35 +1,11 @@
-//! Stacks as an owner drives them: frames, sockets and virtual time.
+//! Stacks as an owner drives them: frames, sockets and virtual time. `common/` has the kit for two stacks
+//! on one wire, `links/world.rs` the one for several stacks and links.
 
 mod common;
-mod events;
-mod every;
-mod fast_open;
-mod groups;
-mod held_memory;
-mod lend_fill;
-mod lifecycle;
 mod links;
-mod listener;
-mod mapping_properties;
-mod marks;
-mod network;
-mod operations;
-mod options;
-mod path_mtu;
-mod receive_memory;
-mod refused;
-mod requests;
-mod starving;
-mod syn_flood;
+mod listen;
+mod memory;
+mod sockets;
 mod tcp;
-mod time_wait;
-mod transparent;
 mod udp;
-mod unguessable;
-mod view;
 mod zerocopy;
-mod zerocopy_datagrams;
-mod zerocopy_datagrams_properties;
-mod zerocopy_joined;
-mod zerocopy_properties;
-mod zerocopy_release;

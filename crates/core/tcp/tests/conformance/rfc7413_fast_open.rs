@@ -1,5 +1,5 @@
 //! RFC 7413, TCP Fast Open: what SYNs carry, and what becomes of it. Cookies are made and kept by
-//! the stack (`crates/core/stack/tests/suite/fast_open.rs`).
+//! the stack (`crates/core/stack/tests/suite/tcp/fast_open.rs`).
 
 use crate::support::*;
 

@@ -1,5 +1,5 @@
 //! Settings of a datagram socket beyond those of `std::net`, through a running host. Their effect
-//! in the stack is in virtual time in `crates/core/stack/tests/suite/udp.rs`.
+//! in the stack is in virtual time in `crates/core/stack/tests/suite/udp/datagrams.rs`.
 
 use std::io::ErrorKind;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Frames from anybody: Ethernet, IPv4 and a TCP segment, as a stranger would make them.
+//! Kit for forged frames: Ethernet, IPv4 and a TCP segment, as a stranger would make them.
 #![allow(dead_code, reason = "each program uses what it needs")]
 
 use std::collections::VecDeque;

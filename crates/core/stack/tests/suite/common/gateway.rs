@@ -1,4 +1,4 @@
-//! A guest (A) whose default route leads to a gateway (B) with a transparent link.
+//! Kit with a gateway: a guest (A) whose default route leads to a gateway (B) with a transparent link.
 #![allow(dead_code, reason = "each program uses what it needs")]
 
 use std::cell::Cell;

@@ -21,7 +21,7 @@ use pagewire_stack::{
 };
 use pagewire_testkit::frames::payload_of;
 
-/// Which of the two.
+/// One of the two stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     A,
@@ -41,13 +41,13 @@ pub(crate) struct Pair {
     pub(crate) delay: Duration,
     /// Frames under way, with their arrival.
     wire: [VecDeque<(Instant, PacketBuf)>; 2],
-    /// Says whether a frame from that side is carried.
+    /// Returns whether a frame from that side is carried.
     pub(crate) carry: Option<Filter>,
-    /// What was reported, by side.
+    /// Events so far, by side.
     pub(crate) events: Vec<(Side, Event)>,
     frames: VecDeque<PacketBuf>,
     pub(crate) carried: usize,
-    /// The wire copies, as one between machines: a receiver holds no memory of the sender's.
+    /// Whether the wire copies, like one between machines: a receiver holds no memory of the sender's.
     pub(crate) copies: bool,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn capabilities(mac: u8) -> Capabilities {
     Capabilities { by_reference: true, ..Capabilities::offloading(mac, 1500) }
 }
 
-/// A network card that can do nothing: every frame is cut and summed in software.
+/// A network card without offloads: every frame is cut and summed in software.
 pub(crate) fn plain(mac: u8) -> Capabilities {
     Capabilities {
         max_super_frame: 1500,
@@ -214,8 +214,13 @@ impl Pair {
         self.flush();
     }
 
-    /// How many of the noted events say that a socket gained this.
-    pub(crate) fn told(&self, side: Side, socket: impl Into<SocketId>, gained: Readiness) -> usize {
+    /// The number of events so far in which a socket gained `gained`.
+    pub(crate) fn reported(
+        &self,
+        side: Side,
+        socket: impl Into<SocketId>,
+        gained: Readiness,
+    ) -> usize {
         let socket = socket.into();
         let of_it = |(s, event): &&(Side, Event)| {
             *s == side && event.socket == socket && event.gained.contains(gained)
@@ -223,7 +228,7 @@ impl Pair {
         self.events.iter().filter(of_it).count()
     }
 
-    /// Notes what `look` says of each frame from now on, all of which are carried.
+    /// Collects the result of `look` for each frame from now on. All frames are carried.
     pub(crate) fn watch<T: 'static>(
         &mut self,
         mut look: impl FnMut(Side, &PacketBuf) -> Option<T> + 'static,
@@ -247,7 +252,7 @@ impl Pair {
         }));
     }
 
-    /// No page of either stack is held, but for the run that the writer has begun.
+    /// Checks that neither stack holds a page, except the run that the writer has begun.
     pub(crate) fn assert_pages_are_home(&self) {
         for stack in [&self.a, &self.b] {
             let audit = stack.pool_audit();
@@ -256,7 +261,7 @@ impl Pair {
         }
     }
 
-    /// Gives back what the wire and the notes take.
+    /// Frees the memory of the wire and of the events.
     pub(crate) fn shrink(&mut self) {
         self.events = Vec::new();
         self.frames = VecDeque::new();
@@ -268,7 +273,7 @@ impl Pair {
         self.connect_by(to, None)
     }
 
-    /// The same from an address of A's.
+    /// As [`connect`](Self::connect), from an address of A's.
     pub(crate) fn connect_from(&mut self, from: &str, to: &str) -> (TcpId, TcpId, ListenerId) {
         self.connect_by(to, Some(addr(from)))
     }
@@ -294,7 +299,7 @@ impl Pair {
     }
 
     /// Sends a datagram from A, and lets it arrive.
-    pub(crate) fn tell(
+    pub(crate) fn send_and_deliver(
         &mut self,
         from: UdpId,
         data: impl DatagramPayload,
@@ -324,7 +329,7 @@ impl Pair {
         assert!(got == data, "the stream is not what was sent");
     }
 
-    /// The same by reference, in chunks of `chunk` bytes.
+    /// As [`transfer`](Self::transfer), but by reference, in chunks of `chunk` bytes.
     pub(crate) fn transfer_by_reference(
         &mut self,
         from: (Side, TcpId),
@@ -363,7 +368,7 @@ impl Pair {
     }
 }
 
-/// Replaces the payload by memory of nobody's.
+/// Replaces the payload by a private copy.
 fn copy(frame: &mut PacketBuf) {
     for frag in frame.take_frags() {
         frame.push_frag(Frag::from_bytes(payload_of(&[frag]).into())).unwrap();

@@ -1,4 +1,4 @@
-//! Sends by reference from A, and what becomes of them.
+//! Kit for zero-copy tests: sends by reference from A, and their notifications.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! Stacks, and wires between their links, under a virtual clock.
+//! [`World`]: a kit with several stacks, and wires between their links, under a virtual clock. Each frame is
+//! checked against the capabilities of the wire's devices.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +19,7 @@ pub(crate) const LEFT: usize = 0;
 pub(crate) const MIDDLE: usize = 1;
 pub(crate) const RIGHT: usize = 2;
 
-/// And the wires.
+/// The wires between the stacks.
 pub(crate) const WEST: usize = 0;
 pub(crate) const EAST: usize = 1;
 
@@ -37,7 +38,7 @@ struct Wire {
     ends: [End; 2],
     capabilities: Capabilities,
     delay: Duration,
-    /// Carries nothing: the devices take no frames.
+    /// Whether the devices take no frames, so that the wire carries nothing.
     pub(crate) stuck: bool,
     under_way: [VecDeque<(Instant, PacketBuf)>; 2],
 }
@@ -56,7 +57,7 @@ pub(crate) struct World {
     wires: Vec<Wire>,
     pub(crate) now: Instant,
     pub(crate) seen: Vec<Seen>,
-    /// Keep the bytes of what is sent.
+    /// Whether the frames that are sent are kept in `seen`.
     pub(crate) watch: bool,
     /// A program of the stack between the peers.
     pub(crate) forwarder: Option<Forwarder>,
@@ -112,7 +113,7 @@ impl World {
         Self::three_with(middle(), able, able)
     }
 
-    /// The same with cards of other kinds, and another stack between them.
+    /// As [`three`](Self::three), with cards of other kinds, and another stack between them.
     pub(crate) fn three_with(
         mut middle: StackConfig,
         west: fn(u8) -> Capabilities,
@@ -128,7 +129,7 @@ impl World {
         world
     }
 
-    /// A wire between two links, each the stack's so manieth.
+    /// Adds a wire between two links, each given by stack and index.
     pub(crate) fn join(&mut self, a: (usize, usize), b: (usize, usize), kind: Capabilities) {
         let end = |(stack, at): (usize, usize)| {
             let link = self.stacks[stack].links().nth(at).unwrap();
@@ -194,8 +195,8 @@ impl World {
                 while !wire.stuck && stack.poll_transmit_on(now, end.link, &mut frames) {
                     assert!(frames.len() < 1_000_000, "it never stops sending");
                 }
-                let is_told = self.forwarder.is_some() && end.stack == MIDDLE;
-                while !is_told && stack.poll_event().is_some() {}
+                let has_owner = self.forwarder.is_some() && end.stack == MIDDLE;
+                while !has_owner && stack.poll_event().is_some() {}
                 for mut frame in frames {
                     check(&frame, &wire.capabilities);
                     if self.watch {
@@ -291,7 +292,7 @@ impl World {
         (near, far.unwrap())
     }
 
-    /// So many connections from the stack between the peers to the left one.
+    /// Opens `count` connections from the stack between the peers to the left one.
     pub(crate) fn connections(&mut self, count: usize) -> Vec<(TcpId, TcpId)> {
         let at = |n| SocketAddr::new(ip("10.0.0.2"), 80 + n as u16);
         (0..count).map(|n| self.connect((MIDDLE, LEFT), at(n))).collect()
@@ -319,7 +320,7 @@ impl World {
         });
     }
 
-    /// No page of any stack is lost, or in two places.
+    /// Checks that no page of any stack is lost, or in two places.
     pub(crate) fn pages_are_conserved(&mut self) {
         for stack in &mut self.stacks {
             stack.end_turn();
@@ -332,7 +333,7 @@ fn unscoped(at: SocketAddr) -> SocketAddr {
     SocketAddr::new(at.ip(), at.port())
 }
 
-/// What no device of that kind would take.
+/// Panics on a frame that a device with these capabilities would not take.
 fn check(frame: &PacketBuf, caps: &Capabilities) {
     let limit = match frame.gso {
         Some(gso) => {
@@ -351,7 +352,7 @@ fn check(frame: &PacketBuf, caps: &Capabilities) {
         assert!([6, 17].contains(&frame.head()[next]), "only sums of TCP and UDP are left open");
     }
     match caps.max_frags {
-        // In one piece.
+        // The device takes a frame in one piece only.
         0 => assert!(frame.frags().is_empty() || frame.head().is_empty()),
         max => assert!(frame.frags().len() <= max),
     }

@@ -1,4 +1,4 @@
-//! What listeners do: backlog, binding, closing, and ports used again.
+//! Listeners: backlog, binding, closing, and ports used again.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -108,14 +108,14 @@ fn a_listener_is_readable_while_connections_wait() {
         p.a.connect(p.now, addr(V4), None).unwrap();
     }
     p.run(Duration::from_millis(10));
-    assert_eq!(p.told(B, listener, Readiness::NONE), 1);
+    assert_eq!(p.reported(B, listener, Readiness::NONE), 1);
     assert_eq!(p.b.readiness(listener), Ok(Readiness::READABLE));
     p.b.accept(listener).unwrap();
     p.b.accept(listener).unwrap();
     assert_eq!(p.b.readiness(listener), Ok(Readiness::NONE));
     p.a.connect(p.now, addr(V4), None).unwrap();
     p.run(Duration::from_millis(10));
-    assert_eq!(p.told(B, listener, Readiness::NONE), 2);
+    assert_eq!(p.reported(B, listener, Readiness::NONE), 2);
 }
 
 #[test]

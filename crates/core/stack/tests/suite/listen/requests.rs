@@ -1,5 +1,5 @@
-//! SYNs that the application of a transparent link answers: what it is shown, what its answers do, and
-//! that nothing stays behind, however a request or an accepted connection ends.
+//! Requests: SYNs that the application of a transparent link answers. Tests of the requests that it sees, of
+//! the effects of its answers, and that nothing stays behind, however a request or a connection ends.
 
 use std::net::Shutdown;
 use std::time::Duration;
@@ -54,7 +54,7 @@ fn a_syn_is_shown_with_its_addresses_before_anything_answers_it() {
         let client = p.a.connect(p.now, addr(to), None).unwrap();
         let sent = p.b.counters().tx_tcp;
         p.run(500 * MS);
-        assert!(p.told(B, listener, Readiness::READABLE) > 0);
+        assert!(p.reported(B, listener, Readiness::READABLE) > 0);
         let request = only_request(&mut p, listener);
         assert_eq!(request.to, addr(to));
         assert_eq!(request.from, p.a.local_addr(client).unwrap());
@@ -74,7 +74,7 @@ fn an_accepted_request_is_an_ordinary_connection_to_the_foreign_address() {
         assert!(!has(&p, A, client, Readiness::CONNECTED));
         p.run(MS);
         assert!(has(&p, A, client, Readiness::CONNECTED));
-        assert!(p.told(B, server, Readiness::CONNECTED) > 0);
+        assert!(p.reported(B, server, Readiness::CONNECTED) > 0);
         let data = pattern(300_000);
         p.transfer((A, client), (B, server), &data);
         p.transfer((B, server), (A, client), &data);
@@ -430,7 +430,7 @@ fn a_reset_of_the_guest_ends_a_half_open_connection() {
     let readiness = p.b.readiness(server).unwrap();
     assert!(readiness.contains(Readiness::READ_CLOSED | Readiness::WRITE_CLOSED), "{readiness:?}");
     assert!(!readiness.contains(Readiness::CONNECTED));
-    assert!(p.told(B, server, Readiness::NONE) > 0);
+    assert!(p.reported(B, server, Readiness::NONE) > 0);
     p.b.close(p.now, server);
     assert_clean(&mut p, listener, from);
 }

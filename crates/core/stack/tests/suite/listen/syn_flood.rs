@@ -1,4 +1,4 @@
-//! Strangers who send SYNs and never mean it, and what it costs the others (RFC 4987).
+//! Floods of forged SYNs, and their cost for everybody else (RFC 4987).
 
 use std::net::SocketAddrV4;
 use std::time::Duration;

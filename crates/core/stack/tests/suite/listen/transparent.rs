@@ -53,7 +53,7 @@ fn a_port_without_a_listener_is_closed_at_every_address() {
     assert_eq!(p.a.take_error(client), Some(Error::ConnectionRefused));
     let udp = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     p.a.udp(udp).unwrap().connect(addr(FAR[0])).unwrap();
-    p.tell(udp, b"x", None);
+    p.send_and_deliver(udp, b"x", None);
     let error = p.a.recv_from(udp, &mut [0; 9]);
     assert_eq!(error, Err(Error::ConnectionRefused));
 }

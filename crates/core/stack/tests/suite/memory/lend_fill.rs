@@ -1,5 +1,5 @@
-//! Payload between a connection and a kernel's socket without a copy of ours: received bytes are lent
-//! where they lie, and pages are lent to be filled.
+//! `Lend` and `fill`: payload between a connection and a kernel's socket without a copy of ours. Received
+//! bytes are shown in place, and pages are filled in place.
 
 use std::time::Duration;
 
@@ -147,7 +147,7 @@ fn there_is_no_more_room_than_the_send_buffer_has_and_room_is_reported() {
         got == queued
     });
     p.run(MS);
-    assert!(p.told(A, client, Readiness::WRITABLE) > 0);
+    assert!(p.reported(A, client, Readiness::WRITABLE) > 0);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn without_pages_it_waits_for_them() {
     p.events.clear();
     drop(held);
     p.run(100 * MS);
-    assert!(p.told(A, client, Readiness::WRITABLE) > 0);
+    assert!(p.reported(A, client, Readiness::WRITABLE) > 0);
     assert_eq!(ready(fill(&mut p, client, 1000, b"x")), Some(1));
     p.run(MS);
     assert_eq!(take(&mut p, server, 9, 9, NONE).unwrap(), b"x");

@@ -1,4 +1,5 @@
-//! Writers that wait for the stack's pages: everybody whose peer reads gets on, and nobody is woken in vain.
+//! Writers that wait for the stack's pages: every writer whose peer reads makes progress, and none is woken in
+//! vain.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -35,7 +36,7 @@ impl Crowd {
         Self { p, writers, ready, woken: 0, written: 0 }
     }
 
-    /// Lets all that were told so write as much as they can.
+    /// Lets all that were woken so write as much as they can.
     fn write(&mut self, data: &[u8]) {
         let p = &mut self.p;
         for (side, event) in p.events.drain(..) {
@@ -109,15 +110,15 @@ impl Crowd {
         }
     }
 
-    /// Who was told to write.
-    fn told(&mut self) -> Vec<SocketId> {
+    /// Who was woken to write.
+    fn woken(&mut self) -> Vec<SocketId> {
         self.p.flush();
-        let told = self
+        let woken = self
             .p
             .events
             .drain(..)
             .filter(|(side, event)| *side == A && event.gained.contains(Readiness::WRITABLE));
-        told.map(|(_, event)| event.socket).collect()
+        woken.map(|(_, event)| event.socket).collect()
     }
 }
 
@@ -131,7 +132,7 @@ fn a_write_that_is_cut_to_its_share_is_followed_by_an_event() {
     let sent = crowd.p.a.send(crowd.p.now, near, &data).unwrap();
     assert!(sent < PAGES * PAGE_SIZE / 2, "{sent}");
     crowd.p.run(Duration::from_millis(10));
-    assert!(crowd.told().contains(&SocketId::from(near)));
+    assert!(crowd.woken().contains(&SocketId::from(near)));
 }
 
 #[test]
@@ -140,8 +141,8 @@ fn those_who_waited_longest_are_woken_and_no_more_than_there_are_pages_for() {
     assert!(waiting.len() > 20);
     for id in waiting {
         crowd.free_some();
-        assert_eq!(crowd.told(), [SocketId::from(id)]);
-        assert!(crowd.told().is_empty(), "the pages are spoken for");
+        assert_eq!(crowd.woken(), [SocketId::from(id)]);
+        assert!(crowd.woken().is_empty(), "the pages are spoken for");
         let sent = crowd.p.a.send(crowd.p.now, id, &[7; 100_000]);
         assert!(sent.is_ok());
         crowd.writers.insert(0, id);
@@ -152,7 +153,7 @@ fn those_who_waited_longest_are_woken_and_no_more_than_there_are_pages_for() {
 fn a_writer_that_goes_away_when_its_turn_has_come_passes_it_on() {
     let (mut crowd, waiting) = short_of_pages();
     for id in waiting {
-        assert_eq!(crowd.told(), [SocketId::from(id)]);
+        assert_eq!(crowd.woken(), [SocketId::from(id)]);
         crowd.p.a.close(crowd.p.now, id);
     }
 }
@@ -162,8 +163,8 @@ fn a_writer_that_does_not_use_its_turn_passes_it_on() {
     let (mut crowd, waiting) = short_of_pages();
     let all: HashSet<_> = waiting.iter().map(|id| SocketId::from(*id)).collect();
     for id in waiting {
-        let told: Vec<_> = crowd.told().into_iter().filter(|told| all.contains(told)).collect();
-        assert_eq!(told, [SocketId::from(id)]);
+        let woken: Vec<_> = crowd.woken().into_iter().filter(|woken| all.contains(woken)).collect();
+        assert_eq!(woken, [SocketId::from(id)]);
         crowd.p.run(PAGE_WAIT_CHECK);
     }
 }

@@ -1,4 +1,4 @@
-//! What all connections together may hold of what nobody reads.
+//! The limit on unread data of all connections together.
 
 use std::time::Duration;
 
@@ -234,7 +234,7 @@ fn datagram_comes_in_beside_streams_that_nobody_reads() {
     assert!(p.b.receive_memory_used() > BUDGET / 16 * 14);
     let (source, sink) = p.datagram_sockets("0.0.0.0");
     for _ in 0..100 {
-        p.tell(source, &[1; 1400], Some("10.0.0.2:53".parse().unwrap()));
+        p.send_and_deliver(source, &[1; 1400], Some("10.0.0.2:53".parse().unwrap()));
         assert!(p.b.recv_from(sink, pagewire_stack::Datagram).is_ok());
     }
     assert!(p.b.receive_memory_used() <= BUDGET);

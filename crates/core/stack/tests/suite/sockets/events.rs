@@ -1,4 +1,4 @@
-//! Each kind of readiness is an event again, once it was used up: who waits for the second of anything is woken.
+//! Events: readiness that was used up and comes again is a new event, for every kind of readiness.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const MS: Duration = Duration::from_millis(1);
 /// How many events have said since the last look that the socket gained this.
 fn told(p: &mut Pair, side: Side, socket: impl Into<SocketId>, what: Readiness) -> usize {
     p.run(MS);
-    let told = p.told(side, socket, what);
+    let told = p.reported(side, socket, what);
     p.events.clear();
     told
 }

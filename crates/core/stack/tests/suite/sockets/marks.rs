@@ -1,4 +1,4 @@
-//! What an owner has its packets marked with.
+//! Marks that an owner sets for packets: traffic class and hop limit.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! What the network layer does for the sockets: echo, path MTU, unreachable hosts, timers.
+//! Services of the network layer for sockets: echo, path MTU, unreachable hosts, timers.
 
 use std::time::Duration;
 

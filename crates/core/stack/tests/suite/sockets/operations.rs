@@ -1,5 +1,4 @@
-//! Any sequence of operations: nothing panics, no page is lost, and all that is opened can be
-//! closed.
+//! Random sequences of operations: nothing panics, no page is lost, and every open socket can be closed.
 
 use std::net::Shutdown;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Options: what is set is read back, listeners hand theirs on, and each is spelled as on Linux.
+//! Options: a value that was set is read back, connections inherit their listener's, and each option is spelled
+//! as on Linux.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

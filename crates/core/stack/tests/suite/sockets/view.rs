@@ -1,4 +1,4 @@
-//! What a tool is told of the sockets.
+//! Views of sockets for tools.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What connections between two stacks do.
+//! Connections between two stacks: streams, readiness, errors, closing.
 
 use std::net::{IpAddr, Shutdown};
 use std::time::Duration;
@@ -285,14 +285,14 @@ fn a_reader_is_told_once_for_a_batch() {
         p.a.send(p.now, client, &[7; 3000]).unwrap();
     }
     p.run(Duration::from_millis(100));
-    assert_eq!(p.told(B, server, Readiness::READABLE), 1);
+    assert_eq!(p.reported(B, server, Readiness::READABLE), 1);
     // Read to the end, more comes: told again. Even if both happen between two looks.
     let mut buf = vec![0; 200_000];
     assert_eq!(p.b.recv(p.now, server, &mut buf[..]), Ok(90_000));
     assert_eq!(p.b.recv(p.now, server, &mut buf[..]), Err(Error::WouldBlock));
     p.a.send(p.now, client, &[7; 10]).unwrap();
     p.run(Duration::from_millis(100));
-    assert_eq!(p.told(B, server, Readiness::READABLE), 2);
+    assert_eq!(p.reported(B, server, Readiness::READABLE), 2);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! TCP Fast Open between two stacks (RFC 7413): cookies, data in the SYN, limits. What single
-//! segments say is in `pagewire-tcp`'s conformance tests.
+//! TCP Fast Open between two stacks (RFC 7413): cookies, data in the SYN, limits. `pagewire-tcp`'s
+//! conformance tests check single segments.
 
 use std::net::SocketAddr;
 use std::time::Duration;

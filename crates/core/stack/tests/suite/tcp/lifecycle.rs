@@ -1,4 +1,4 @@
-//! When connections begin and end, with their counts.
+//! Lifecycle events: beginnings and ends of connections, with their counts.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Path MTU discovery between two stacks (RFC 1191, RFC 8201): a router in the middle that drops what
-//! is too big and says so.
+//! Path MTU discovery between two stacks (RFC 1191, RFC 8201): a router in the middle drops packets that are
+//! too big, and reports them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -241,7 +241,7 @@ fn datagrams(how: MtuDiscover) -> impl Iterator<Item = Datagrams> {
             p.a.udp(client).unwrap().connect(to).unwrap();
             p.a.udp(client).unwrap().set_mtu_discover(how);
             p.a.udp(client).unwrap().queue_errors(true);
-            p.tell(client, b"hello", None);
+            p.send_and_deliver(client, b"hello", None);
             p.b.recv_from(server, pagewire_stack::Datagram).unwrap();
             let dropped = narrow(&mut p, mtu);
             Datagrams { p, ends: (client, server), to, mtu, headers, dropped }

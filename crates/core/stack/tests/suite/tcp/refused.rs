@@ -1,4 +1,4 @@
-//! Frames that a device refuses: whose they were is told at once, and does not wait for a timeout.
+//! Frames that a device refuses: the connection gets the error at once, without a timeout.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! TIME-WAIT once the application has let go: what is answered, what reopens a connection, and who
-//! may have the ports (RFC 9293 section 3.6.1, RFC 6191, RFC 1337).
+//! TIME-WAIT after the application has closed: answers to segments, SYNs that reopen the connection, and use of
+//! the ports (RFC 9293 section 3.6.1, RFC 6191, RFC 1337).
 
 use std::net::SocketAddrV4;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a stranger must not be able to guess: initial sequence numbers (RFC 6528), ephemeral ports
+//! Numbers that a stranger must not be able to guess: initial sequence numbers (RFC 6528), ephemeral ports
 //! (RFC 6056), timestamps (RFC 7323 section 5.4), seen from the wire.
 
 use std::collections::HashSet;

@@ -1,4 +1,4 @@
-//! What datagram sockets do, and what the network layer answers by itself.
+//! Datagram sockets, and answers of the network layer itself.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn a_datagram_by_reference_is_not_copied() {
     let (client, server) = p.datagram_sockets("0.0.0.0");
     let data = Bytes::from(pattern(1400));
     let frags: FragVec = [Frag::from_bytes(data.clone())].into_iter().collect();
-    p.tell(client, frags, Some(addr("10.0.0.2:53")));
+    p.send_and_deliver(client, frags, Some(addr("10.0.0.2:53")));
     let (frags, _) = p.b.recv_from(server, pagewire_stack::Datagram).unwrap();
     assert_eq!(frags.len(), 1);
     assert_eq!(frags[0].addr(), data.as_ptr().addr());
@@ -57,7 +57,7 @@ fn a_datagram_longer_than_the_mtu_is_cut_and_put_together() {
         let data = pattern(longest);
         let mut buf = vec![0; 70_000];
         for len in [1472, 1473, 3000, longest] {
-            p.tell(client, &data[..len], Some(addr(to)));
+            p.send_and_deliver(client, &data[..len], Some(addr(to)));
             let (n, _) = p.b.recv_from(server, &mut buf[..]).unwrap();
             assert!(buf[..n] == data[..len], "{to} {len}: got {n}");
         }
@@ -77,7 +77,7 @@ fn a_datagram_in_many_pieces_is_joined_and_the_copy_counted() {
         (0..50).rev().map(|i| Frag::from_bytes(data.slice(i * 20..i * 20 + 20))).collect();
     let expected: Vec<u8> =
         (0..50).rev().flat_map(|i| data[i * 20..i * 20 + 20].to_vec()).collect();
-    p.tell(client, frags, Some(addr("10.0.0.2:53")));
+    p.send_and_deliver(client, frags, Some(addr("10.0.0.2:53")));
     let mut buf = [0; 2000];
     let (n, _) = p.b.recv_from(server, &mut buf[..]).unwrap();
     assert_eq!(&buf[..n], &expected[..]);
@@ -222,14 +222,14 @@ fn a_closed_port_answers_and_the_connected_sender_is_refused() {
         let mut p = Pair::new();
         let client = p.a.bind_udp(addr("[::]:0"), BindOptions::default()).unwrap();
         p.a.udp(client).unwrap().connect(addr(to)).unwrap();
-        p.tell(client, b"anybody?", None);
+        p.send_and_deliver(client, b"anybody?", None);
         assert_eq!(p.b.counters().drops(DropReason::UdpNoSocket), 1);
         assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR));
         let mut buf = [0; 8];
         let refused = Err(Error::ConnectionRefused);
         assert_eq!(p.a.recv_from(client, &mut buf[..]), refused, "{to}");
         assert_eq!(p.a.recv_from(client, &mut buf[..]), Err(Error::WouldBlock));
-        p.tell(client, b"anybody?", None);
+        p.send_and_deliver(client, b"anybody?", None);
         assert_eq!(p.a.take_error(client), Some(Error::ConnectionRefused));
         assert_eq!(p.a.take_error(client), None);
     }
@@ -240,7 +240,7 @@ fn a_socket_without_a_peer_finds_errors_in_its_queue_if_it_asked() {
     let mut p = Pair::new();
     let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     p.a.udp(client).unwrap().queue_errors(true);
-    p.tell(client, b"anybody?", Some(addr("10.0.0.2:53")));
+    p.send_and_deliver(client, b"anybody?", Some(addr("10.0.0.2:53")));
     assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR_QUEUE));
     let (error, origin) = (Error::ConnectionRefused, ErrorOrigin::Icmp);
     let to = Some(addr("10.0.0.2:53"));
@@ -268,7 +268,7 @@ fn an_error_is_reported_while_a_notification_waits_to_be_read() {
         p.a.udp(client).unwrap().queue_errors(queue);
         p.events.clear();
         assert_eq!(p.a.take_error(client), Some(Error::ConnectionRefused));
-        p.tell(client, b"anybody?", None);
+        p.send_and_deliver(client, b"anybody?", None);
         assert!(reported(&p).contains(Readiness::ERROR), "{:?}", p.events);
         assert_eq!(reported(&p).contains(Readiness::ERROR_QUEUE), queue, "an entry is an event");
     }
@@ -325,10 +325,10 @@ fn a_reader_of_datagrams_is_told_once_for_a_batch() {
         p.a.send_to(p.now, client, b"x", Some(addr("10.0.0.2:53"))).unwrap();
     }
     p.run(Duration::from_millis(1));
-    assert_eq!(p.told(B, server, Readiness::NONE), 1);
+    assert_eq!(p.reported(B, server, Readiness::NONE), 1);
     while p.b.recv_from(server, pagewire_stack::Datagram).is_ok() {}
-    p.tell(client, b"x", Some(addr("10.0.0.2:53")));
-    assert_eq!(p.told(B, server, Readiness::NONE), 2);
+    p.send_and_deliver(client, b"x", Some(addr("10.0.0.2:53")));
+    assert_eq!(p.reported(B, server, Readiness::NONE), 2);
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn datagram_says_which_address_it_was_to_and_the_answer_can_be_from_there() {
         assert_eq!((seen.to, seen.from, seen.segment), (message.to, message.from, None));
         let (remote, source) = (Some(message.from), Some(message.to));
         let target = UdpTarget { remote, source, ..UdpTarget::default() };
-        p.tell(server, b"answer", target);
+        p.send_and_deliver(server, b"answer", target);
         // It is connected, so it would not hear another address.
         let (_, from) =
             p.b.udp(client)
@@ -461,7 +461,7 @@ fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_t
         segment: Some(1000),
         ..UdpTarget::default()
     };
-    p.tell(one, &pattern(64_500), target);
+    p.send_and_deliver(one, &pattern(64_500), target);
     let message = p.b.recv_from(server, pagewire_stack::Message(65_535)).unwrap();
     let bytes: Vec<u8> =
         message.payload.iter().flat_map(|frag| frag.as_slice().unwrap().to_vec()).collect();

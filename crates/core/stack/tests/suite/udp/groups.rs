@@ -1,5 +1,5 @@
-//! Datagram sockets and groups: who gets what is sent to one, and what comes back. What is said of them on
-//! the link is in `src/net/tests/groups.rs` and `src/net/multicast/tests.rs`.
+//! Datagram sockets and groups: receivers of a datagram to a group, and copies that come back. Reports on the
+//! link are tested in `src/net/tests/groups.rs` and `src/net/multicast/tests.rs`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -61,7 +61,7 @@ fn two_hosts_talk_by_a_group_of_either_version() {
         p.b.udp(other).unwrap().leave_group(p.now, ip(group), GroupLink::Route).unwrap();
         p.run(Duration::from_secs(5));
         let before = p.b.counters().drops(DropReason::EthernetNotForUs);
-        p.tell(one, b"gone", Some(at(group, 7000)));
+        p.send_and_deliver(one, b"gone", Some(at(group, 7000)));
         assert_eq!(all(&mut p, true, other), Vec::<Vec<u8>>::new());
         assert_eq!(p.b.counters().drops(DropReason::EthernetNotForUs), before + 1);
     }
@@ -87,7 +87,7 @@ fn a_datagram_to_a_group_reaches_every_socket_that_is_to_have_it_by_reference() 
     let from = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     let data = Bytes::from(pattern(1400));
     let frags: FragVec = [Frag::from_bytes(data.clone())].into_iter().collect();
-    p.tell(from, frags, Some(at("239.1.2.3", 7000)));
+    p.send_and_deliver(from, frags, Some(at("239.1.2.3", 7000)));
     for id in any.iter().copied().chain([to_group, to_both]) {
         let message = p.b.recv_from(id, pagewire_stack::Message(usize::MAX)).unwrap();
         assert_eq!(message.payload[0].addr(), data.as_ptr().addr());
@@ -112,7 +112,7 @@ fn who_asks_for_its_own_groups_only_gets_no_others() {
         }
         p.b.udp(member).unwrap().join_group(p.now, ip(group), GroupLink::Route).unwrap();
         let from = p.a.bind_udp(addr(local), BindOptions::default()).unwrap();
-        p.tell(from, b"hello", Some(at(group, 7000)));
+        p.send_and_deliver(from, b"hello", Some(at(group, 7000)));
         assert_eq!(all(&mut p, true, member).len(), 1);
         assert_eq!(all(&mut p, true, other).len(), 0);
     }
@@ -124,7 +124,7 @@ fn nobody_is_told_that_a_group_has_no_socket_at_a_port() {
     let member = p.b.bind_udp(addr("0.0.0.0:7000"), BindOptions::default()).unwrap();
     p.b.udp(member).unwrap().join_group(p.now, ip(MDNS), GroupLink::Route).unwrap();
     let from = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
-    p.tell(from, b"hello", Some(at(MDNS, 7001)));
+    p.send_and_deliver(from, b"hello", Some(at(MDNS, 7001)));
     assert_eq!(p.b.counters().drops(DropReason::UdpNoSocket), 1);
     assert_eq!(p.b.counters().icmp_errors_sent, 0);
 }
@@ -143,7 +143,7 @@ fn datagrams_to_a_group_go_one_hop_and_come_back_unless_told_otherwise() {
         (MulticastSettings { hops: 0, ..default }, true),
     ] {
         p.a.udp(id).unwrap().set_multicast(false, settings);
-        p.tell(id, b"hello", Some(at(MDNS, 7000)));
+        p.send_and_deliver(id, b"hello", Some(at(MDNS, 7000)));
         assert_eq!(all(&mut p, false, id).len(), usize::from(comes_back), "{settings:?}");
     }
     assert_eq!(*seen.borrow(), [1, 7], "what goes no hop stays here");
@@ -157,7 +157,7 @@ fn a_datagram_to_a_group_may_be_longer_than_a_packet() {
         p.b.udp(to).unwrap().join_group(p.now, ip(group), GroupLink::Route).unwrap();
         let from = p.a.bind_udp(addr(local), BindOptions::default()).unwrap();
         let data = pattern(9000);
-        p.tell(from, &data, Some(at(group, 7000)));
+        p.send_and_deliver(from, &data, Some(at(group, 7000)));
         assert!(all(&mut p, true, to) == [data]);
         // Nobody is told that the rest did not come: RFC 1122 section 3.2.2.
         let mut count = 0;

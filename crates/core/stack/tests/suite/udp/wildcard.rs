@@ -1,4 +1,4 @@
-//! Datagrams and echo requests to every address and port of a transparent link.
+//! Wildcard sockets: datagrams and echo requests to every address and port of a transparent link.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ fn a_datagram_to_anywhere_comes_with_both_addresses_and_the_answer_has_any_sourc
         let (mut p, socket) = every();
         let client = client(&mut p, from);
         p.a.udp(client).unwrap().connect(addr(to)).unwrap();
-        p.tell(client, b"question", None);
+        p.send_and_deliver(client, b"question", None);
         let message = recv(&mut p, socket).unwrap();
         assert_eq!((message.from, message.to, message.link), (addr(from), addr(to), FIRST));
         assert_eq!((message.hop_limit, message.dont_fragment), (64, true));
@@ -72,7 +72,7 @@ fn what_the_guest_says_of_fragments_and_hops_is_passed_on() {
     let marks = PacketMarks { hop_limit: Some(3), ..PacketMarks::default() };
     p.a.set_option(client, SocketOption::Marks(marks)).unwrap();
     p.a.send_to(p.now, client, b"x", Some(addr(FAR[0]))).unwrap();
-    p.tell(client, &pattern(4000), Some(addr(FAR[0])));
+    p.send_and_deliver(client, &pattern(4000), Some(addr(FAR[0])));
     let short = recv(&mut p, socket).unwrap();
     assert_eq!((short.hop_limit, short.dont_fragment), (3, false));
     let long = recv(&mut p, socket).unwrap();
@@ -88,7 +88,7 @@ fn narrower_sockets_come_first() {
     for (to, takes) in
         [("10.0.0.2:53", Some(dns)), ("192.0.2.1:53", None), ("192.0.2.1:123", Some(any))]
     {
-        p.tell(client, b"x", Some(addr(to)));
+        p.send_and_deliver(client, b"x", Some(addr(to)));
         let message = recv(&mut p, takes.unwrap_or(socket)).unwrap();
         assert_eq!(message.to, addr(to));
         assert_eq!(recv(&mut p, socket).err(), Some(Error::WouldBlock));
@@ -240,7 +240,7 @@ fn without_pages_a_fill_waits_and_what_others_left_to_be_filled_is_used() {
     p.events.clear();
     drop(held);
     p.run(100 * MS);
-    assert!(p.told(B, socket, Readiness::WRITABLE) > 0);
+    assert!(p.reported(B, socket, Readiness::WRITABLE) > 0);
     assert_eq!(fill(&mut p), Err(Error::WouldBlock), "there is nothing to fill in");
     // Its pages are for everybody: copies find all of the pool.
     let (all, copied) = p.b.copy_in(&vec![7; 4 << 20]);

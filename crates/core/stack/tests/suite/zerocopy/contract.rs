@@ -154,7 +154,7 @@ fn readiness_shows_that_the_error_queue_is_not_empty_and_every_completion_is_an_
     for _ in 0..2 {
         send(&mut p, client, [bytes(4000)]);
         settle(&mut p, server);
-        let told = p.told(A, client, Readiness::ERROR_QUEUE);
+        let told = p.reported(A, client, Readiness::ERROR_QUEUE);
         assert!(told > 0, "the completion was not reported");
         p.events.clear();
         assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR_QUEUE));

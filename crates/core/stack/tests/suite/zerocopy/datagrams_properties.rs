@@ -1,5 +1,5 @@
-//! Datagrams by reference under any mix of calls, losses and reads: every id is told exactly once or
-//! its owner is gone, and no memory is let go while it can still be sent or read.
+//! Datagrams by reference under any mix of calls, losses and reads: every id is reported exactly once or
+//! its owner is gone, and no memory is released while it can still be sent or read.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,5 +1,4 @@
-//! Zero-copy sends that continue each other in memory: they wait for company together, and complete
-//! together.
+//! Zero-copy sends that continue each other in memory: they share segments, and complete together.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Zero-copy sends under any mix of calls, losses, resets and reads: every id is told exactly once
-//! or its owner is gone, and no memory is let go while a segment of it can still be sent.
+//! Zero-copy sends under any mix of calls, losses, resets and reads: every id is reported exactly once
+//! or its owner is gone, and no memory is released while a segment of it can still be sent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
-//! When memory that was sent by reference is let go: out of order, by peers that do not play along,
-//! by owners that do not look, and when connections end.
+//! The release of memory that was sent by reference: out of order, with uncooperative peers, with owners that
+//! do not poll, and at the end of connections.
 
 use std::cell::RefCell;
 use std::net::SocketAddrV4;

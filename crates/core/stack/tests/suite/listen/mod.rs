@@ -1,0 +1,6 @@
+//! Listeners: backlogs, floods, and requests that the application answers.
+
+mod listener;
+mod requests;
+mod syn_flood;
+mod transparent;
