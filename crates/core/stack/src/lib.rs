@@ -68,7 +68,7 @@ pub use sockets::tcp::{
 };
 pub use sockets::udp::{
     Datagram, DatagramKind, DatagramPayload, DatagramTaker, GroupLink, Memberships, Message,
-    MulticastSettings, UdpMessage, UdpTarget,
+    UdpMessage, UdpTarget,
 };
 pub use sockets::zerocopy::sends::ZeroCopyCall;
 pub use sockets::{Listener, Tcp, Udp};

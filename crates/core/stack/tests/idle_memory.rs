@@ -19,11 +19,11 @@ const LIMIT: usize = 900;
 #[test]
 fn a_hundred_thousand_idle_connections_cost_at_most_900_bytes_each() {
     let (mut a, mut b) = (config(capabilities(1), 1), config(capabilities(2), 2));
-    // All of them have something to be read at the same time, and keep it.
+    // Every connection has something to be read at the same time, and keeps it.
     (a.receive_memory, b.receive_memory) = (1 << 30, 1 << 30);
     let mut p = Pair::with(a, b);
     p.meet();
-    // One remote port has room for 28,232 ephemeral ones.
+    // A remote port has room for 28,232 ephemeral ones.
     let ports = 4;
     let listeners: Vec<_> =
         (0..ports).map(|i| p.b.listen(([10, 0, 0, 2], 80 + i).into(), 4096).unwrap()).collect();
@@ -46,7 +46,7 @@ fn a_hundred_thousand_idle_connections_cost_at_most_900_bytes_each() {
             servers.len() == clients.len()
         });
     }
-    // They have not been idle all their life: each has carried something in both directions.
+    // The connections have not always been idle: each has carried something in both directions.
     let words = [(A, &clients, B, &servers), (B, &servers, A, &clients)];
     let mut buf = [0; 256];
     for (from, senders, to, receivers) in words {

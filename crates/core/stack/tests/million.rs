@@ -1,4 +1,4 @@
-//! One million connections to one stack, half of them idle and half trickling: resident memory of this
+//! A million connections to one stack, half of them idle and half trickling: resident memory of this
 //! whole process, the peers included, which is why the test is a program of its own.
 //!
 //! The clock is virtual. The peers are a generator of segments with eight bytes for each connection;
@@ -50,7 +50,7 @@ struct World {
     buffer: Vec<u8>,
 }
 
-/// What a peer remembers: the next number of each side.
+/// State of a peer: the next sequence number of each side.
 #[derive(Clone, Copy, Default)]
 struct Peer {
     ours: u32,

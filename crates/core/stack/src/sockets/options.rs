@@ -224,7 +224,10 @@ options! {
         Connection(s): s.conn.info().send_buffer => s.conn.settings().set_send_buffer(bytes);
     }
     /// Fixed size of the receive buffer, in bytes of window; read: the present size. Of a datagram
-    /// socket: bytes of its queue, as [`Udp::set_receive_buffer`](crate::Udp::set_receive_buffer).
+    /// socket: bytes of its queue, overhead included, at most the default,
+    /// [`UDP_RECEIVE_BYTES`](crate::limits::UDP_RECEIVE_BYTES), or on a socket of
+    /// [`Stack::bind_every`](crate::Stack::bind_every)
+    /// [`DATAGRAM_EVERY_BYTES`](crate::limits::DATAGRAM_EVERY_BYTES).
     RecvBuffer(bytes: u32 = 0) [SO_RCVBUF: SOCKET 8 RECEIVE_BYTES] {
         Config(c): c.recv_buffer_initial => (c.recv_buffer, c.recv_buffer_initial) = (bytes, bytes);
         Connection(s): s.conn.info().recv_buffer => s.conn.settings().set_recv_buffer(bytes);
@@ -656,7 +659,7 @@ impl Stack {
         let (tcp_binds, udp_binds) = (&mut self.listeners.binds, &mut self.udp.binds);
         let option = SocketOption::Link(link);
         match self.cx.table.get_mut(id)? {
-            // Those for every address of a link have that.
+            // Sockets of a transparent link, here and below, stay bound to that link.
             Socket::Udp(socket) if socket.wildcard.is_some() => return Err(Error::InvalidInput),
             Socket::Listener(socket) if socket.requests.is_some() => {
                 return Err(Error::InvalidInput);

@@ -150,7 +150,7 @@ fn chains_beyond_the_limits_are_refused() {
     host.refuses(&with_extensions(DESTINATION, &long), DropReason::Ipv6ExtensionLimit);
     // The header is longer than the limit.
     host.refuses(&with_extensions(DESTINATION, &options(UDP, 40)), DropReason::Ipv6ExtensionLimit);
-    // One header has more options than the limit.
+    // A single header has more options than the limit.
     let mut crowded = options(UDP, 8);
     crowded[2..].fill(0);
     host.refuses(&with_extensions(DESTINATION, &crowded), DropReason::Ipv6ExtensionLimit);

@@ -9,7 +9,7 @@ use pagewire_mem::{Instant, PacketBuf};
 use smallvec::SmallVec;
 
 use super::UdpSockets;
-use super::memberships::{GroupLink, MulticastSettings, UdpGroups};
+use super::memberships::{GroupLink, UdpGroups};
 use super::socket::{WildcardDetails, replace_payload};
 use crate::counters::DropReason;
 use crate::error::Error;
@@ -94,16 +94,6 @@ impl Udp<'_> {
         let link = groups.joined.leave(group, link, on == GroupLink::Route)?;
         self.net.leave_group(now, link, group);
         Ok(())
-    }
-
-    /// The socket's settings for groups of a version of IP.
-    pub fn multicast(&self, v6: bool) -> MulticastSettings {
-        self.socket.multicast(v6)
-    }
-
-    /// Changes the socket's settings for groups of a version of IP.
-    pub fn set_multicast(&mut self, v6: bool, settings: MulticastSettings) {
-        *self.socket.multicast_mut(v6) = settings;
     }
 }
 

@@ -8,7 +8,7 @@ use crate::net::LinkId;
 
 /// How a socket sends to groups of one version of IP, and receives from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MulticastSettings {
+pub(crate) struct MulticastSettings {
     /// Time to live or hop limit; 0: on this host only. 1 by default: on the link only.
     pub hops: u8,
     /// Whether sent datagrams loop back to members of the group on this host; `true` by default.

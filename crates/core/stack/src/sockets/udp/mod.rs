@@ -15,7 +15,6 @@ use pagewire_mem::Instant;
 use super::bind::BindOptions;
 use super::bind::table::{ANY, Binds, WildcardSockets};
 use super::ids::UdpId;
-use super::marks::MtuDiscover;
 use super::table::Socket;
 use super::tuple::{canonical, scope_of};
 use super::{Context, Udp};
@@ -23,7 +22,7 @@ use crate::error::Error;
 use crate::limits::{DATAGRAM_EVERY_BYTES, MAX_SOCKETS};
 use crate::net::{LinkId, is_link_local};
 use crate::random::derive;
-pub use memberships::{GroupLink, Memberships, MulticastSettings};
+pub use memberships::{GroupLink, Memberships};
 pub use recv::{Datagram, DatagramTaker, Message, UdpMessage};
 pub use send::DatagramPayload;
 pub use socket::DatagramKind;
@@ -139,19 +138,6 @@ impl Udp<'_> {
         Ok(())
     }
 
-    /// Size of the receive queue in bytes, overhead included; at most
-    /// [`UDP_RECEIVE_BYTES`](crate::limits::UDP_RECEIVE_BYTES), the default, or of a socket of
-    /// [`Stack::bind_every`](crate::Stack::bind_every)
-    /// [`DATAGRAM_EVERY_BYTES`](crate::limits::DATAGRAM_EVERY_BYTES).
-    pub fn set_receive_buffer(&mut self, bytes: usize) {
-        self.socket.set_receive_bytes(bytes);
-    }
-
-    /// Size of the receive queue in bytes, see [`set_receive_buffer`](Self::set_receive_buffer).
-    pub fn receive_buffer(&self) -> usize {
-        self.socket.receive_bytes
-    }
-
     /// Removes the peer: each send names its destination, and datagrams come from any source.
     pub fn disconnect(&mut self) {
         (self.socket.remote, self.socket.error) = (None, None);
@@ -189,31 +175,10 @@ impl Udp<'_> {
         self.socket.errors.get_or_insert_default().keep_errors(on);
     }
 
-    /// Allows sending to broadcast addresses (`SO_BROADCAST`); off by default.
-    pub fn set_broadcast(&mut self, on: bool) {
-        self.socket.broadcast = on;
-    }
-
-    /// Whether it may send to broadcast addresses.
-    pub fn broadcast(&self) -> bool {
-        self.socket.broadcast
-    }
-
     /// Whether [`Message`](crate::Message) takes several datagrams as one (`UDP_GRO`); off by
     /// default.
     pub fn set_join(&mut self, on: bool) {
         self.socket.joins = on;
-    }
-
-    /// Splits sends of more than `bytes` of payload in datagrams of that length (the last may be
-    /// shorter); 0, the default: each call is one datagram.
-    pub fn set_segment(&mut self, bytes: u16) {
-        self.socket.segment = bytes;
-    }
-
-    /// Sets how the socket treats the MTU of its paths.
-    pub fn set_mtu_discover(&mut self, how: MtuDiscover) {
-        self.socket.mtu_discover = how;
     }
 
     /// The known MTU of the path to the socket's peer, in bytes of IP packet (`IP_MTU`). Less 28

@@ -17,7 +17,7 @@ pub struct UdpTarget {
     /// The destination; `None`: the socket's peer.
     pub remote: Option<SocketAddr>,
     /// Payload bytes of each datagram but the last, 0 for one datagram only; `None`: the socket's
-    /// [setting](crate::Udp::set_segment).
+    /// [setting](crate::SocketOption::Segment).
     pub segment: Option<u16>,
     /// The datagram waits for the data of the next call (Linux's `MSG_MORE`). The `remote` and
     /// `segment` of the first call count.

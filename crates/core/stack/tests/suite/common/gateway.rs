@@ -77,7 +77,7 @@ pub(crate) fn asked(to: &str) -> (Pair, ListenerId, TcpId, SynRequest) {
     (p, listener, client, request)
 }
 
-/// All that the listener has to tell.
+/// The events of the listener's requests.
 pub(crate) fn events(p: &mut Pair, listener: ListenerId) -> Vec<SynEvent> {
     let mut listener = p.b.listener(listener).unwrap();
     std::iter::from_fn(|| listener.poll_request()).collect()

@@ -1,4 +1,4 @@
-//! Which addresses are ours where, and by which link packets leave.
+//! Addresses of stacks with several links: which are ours on a link, and by which link packets leave.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -207,7 +207,7 @@ fn a_removed_link_takes_its_addresses_routes_and_packets_along() {
     assert_eq!(world.middle().link_addresses(east).count(), 0);
     let gone = world.stacks[MIDDLE].connect(world.now, addr("10.0.1.2:80"), None);
     assert_eq!(gone, Err(Error::NetworkUnreachable));
-    // What comes by it is no concern of ours any more.
+    // Frames of a removed link are dropped and counted.
     let frame = pagewire_mem::PacketBuf::for_rx();
     world.stacks[MIDDLE].handle_frame_on(world.now, east, frame);
     assert_eq!(world.drops(MIDDLE, DropReason::LinkRemoved), lost + 1);

@@ -104,8 +104,8 @@ fn what_is_sent_leaves_by_the_link_and_not_by_the_route_and_others_keep_to_the_r
         world.stacks[MIDDLE].send_to(world.now, id, b"hello", Some(addr(to))).unwrap();
         world.run(MS);
     };
-    // All hosts there are, on the link.
-    world.middle().udp(bound).unwrap().set_broadcast(true);
+    // The limited broadcast address: all hosts on the link.
+    world.middle().set_option(bound, SocketOption::Broadcast(true)).unwrap();
     send(&mut world, bound, "255.255.255.255:9");
     assert_eq!(wires(&world, 17), [EAST]);
     world.seen.clear();

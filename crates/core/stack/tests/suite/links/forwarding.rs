@@ -365,7 +365,7 @@ fn forwarded_packets_leave_half_of_what_waits_for_neighbours_to_our_own() {
         let to = SocketAddr::from((at(n), 2000));
         world.stacks[MIDDLE].send_to(world.now, from, b"ours", Some(to)).unwrap();
     };
-    // Of one address, and of all together.
+    // The limit for one address, and the one for all together.
     for addresses in [1, NEIGHBOR_QUEUE_TOTAL / NEIGHBOR_QUEUE_PACKETS] {
         let mut world = World::met();
         let own = world.middle().bind_udp(addr("10.0.1.1:0"), BindOptions::default()).unwrap();

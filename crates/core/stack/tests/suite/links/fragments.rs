@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pagewire_device::Capabilities;
-use pagewire_stack::{BindOptions, DropReason, MtuDiscover};
+use pagewire_stack::{BindOptions, DropReason, MtuDiscover, SocketOption};
 
 use super::world::*;
 use crate::common::Verbs;
@@ -19,7 +19,7 @@ fn a_datagram_that_may_be_cut_is_and_arrives_whole() {
         let to = world.stacks[RIGHT].bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
         let from = world.stacks[LEFT].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
         // As Linux, a socket asks that its datagrams be not cut unless it says otherwise.
-        world.stacks[LEFT].udp(from).unwrap().set_mtu_discover(MtuDiscover::Dont);
+        world.stacks[LEFT].set_option(from, SocketOption::MtuDiscover(MtuDiscover::Dont)).unwrap();
         // The second is in fragments already when it gets there.
         for len in [1400, 4000] {
             let bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();

@@ -1,4 +1,4 @@
-//! What a guest on one link may try.
+//! Attacks by a guest on one link: floods and forged packets must not harm other links.
 
 use std::time::Duration;
 
@@ -250,7 +250,7 @@ fn a_super_frame_becomes_no_more_frames_than_the_queue_has_room_for_whatever_its
     for _ in 0..10 {
         world.arrive(0, super_frame(64_000, MIN_GSO_SIZE));
     }
-    // What is ours still finds room, ...
+    // Packets of our own still find room, ...
     let id = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     world.stacks[MIDDLE].send_to(world.now, id, b"x", Some(addr("10.0.1.2:53"))).unwrap();
     assert_eq!(world.drops(MIDDLE, DropReason::OutQueueFull), 0);

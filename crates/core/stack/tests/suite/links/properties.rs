@@ -10,7 +10,7 @@ use crate::common::Verbs;
 /// Pages that a writer takes from the pool at once.
 const WRITER_PAGES: usize = 16;
 
-/// What may happen.
+/// A step of the test.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A connection between two of the three, some bytes each way, and its end.

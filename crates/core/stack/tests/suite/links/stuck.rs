@@ -23,7 +23,7 @@ fn what_is_due_is_done_once_while_no_device_takes_anything() {
     let mut world = World::three();
     let (west, left) = world.connect((MIDDLE, LEFT), addr("10.0.0.2:80"));
     world.meet();
-    // One connection is to acknowledge soon, the other waits for an answer to its SYN.
+    // The first connection is to acknowledge soon, the other waits for an answer to its SYN.
     world.stacks[LEFT].send(world.now, left, b"news").unwrap();
     let east = world.stacks[MIDDLE].connect(world.now, addr("10.0.1.2:80"), None).unwrap();
     world.flush();
@@ -41,7 +41,7 @@ fn a_neighbour_that_was_not_found_is_reported_while_no_device_takes_anything() {
     world.set_stuck(WEST, true);
     world.set_stuck(EAST, true);
     let near = world.stacks[LEFT].connect(world.now, addr("10.0.0.77:80"), None).unwrap();
-    // What it wanted to send waits for the neighbour's address.
+    // The packet waits for the neighbour's address.
     let mut frames = std::collections::VecDeque::new();
     world.stacks[LEFT].poll_transmit(world.now, &mut frames);
     assert!(hour(&mut world) < MANY, "somebody always has something to do at {:?}", world.now);
@@ -60,7 +60,7 @@ fn timers_go_on_for_connections_that_wait_for_one_device_of_several() {
         assert_eq!(world.stacks[MIDDLE].send(world.now, near, &[1; 12_000]), Ok(12_000));
     }
     world.run(HOUR);
-    // Its SYN was sent, and could not be sent again.
+    // The SYN was sent, and could not be sent again.
     assert_eq!(world.middle().take_error(waiting), Some(Error::TimedOut));
 }
 
@@ -84,7 +84,7 @@ fn forwarded_and_held_up(last: impl FnOnce(&mut World, TcpId)) -> (World, TcpId)
         assert_eq!(world.stacks[MIDDLE].send(world.now, near, &[1; 12_000]), Ok(12_000));
     }
     world.flush();
-    // It is held up before anything comes.
+    // The connection is held up before anything comes.
     assert_eq!(world.stacks[MIDDLE].send(world.now, a, b"held up"), Ok(7));
     world.run(Duration::from_secs(1));
     (world, right)

@@ -197,7 +197,7 @@ fn time_wait_is_bounded_and_the_oldest_goes_first() {
     let mut p = Pair::new();
     let limit = pagewire_stack::limits::TIME_WAIT_CONNECTIONS;
     p.meet();
-    // One remote port has room for 28,232 ephemeral ones.
+    // A remote port has room for 28,232 ephemeral ones.
     let to = [80, 81, 82, 83].map(|port| SocketAddr::from(([10, 0, 0, 2], port)));
     let listeners = to.map(|to| p.b.listen(to, 4096).unwrap());
     let mut left = limit + 500;

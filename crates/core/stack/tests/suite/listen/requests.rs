@@ -178,7 +178,7 @@ fn a_syn_with_another_number_replaces_the_request() {
     };
     assert_eq!(old, first.id);
     assert_ne!(new.id, first.id);
-    // One that was never shown is replaced without a word.
+    // A request that was never shown is replaced without an event.
     arrive_at(&mut p, now + 2 * MS, syn(5001, 1));
     arrive_at(&mut p, now + 3 * MS, syn(5001, 2));
     assert_eq!(only_request(&mut p, listener).from.port(), 5001);

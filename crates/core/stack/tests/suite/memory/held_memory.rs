@@ -8,7 +8,7 @@ use pagewire_stack::{Error, TcpId};
 
 use crate::common::{Pair, Verbs, capabilities, config};
 
-/// What one side sends to whom.
+/// A stream of bytes from one side to the other.
 struct Flow {
     client: TcpId,
     server: TcpId,
@@ -84,7 +84,7 @@ fn who_keeps_everything_stalls_its_own_flow_and_no_other() {
     assert_eq!(p.b.tcp(hog.server).unwrap().info().recv_window, 0, "its window is shut");
     assert!(hog.got <= window + MIB, "{} bytes came", hog.got);
     assert!(other.got > 40 * MIB, "{} bytes came", other.got);
-    // What it holds is charged to the host as well.
+    // The memory that the program holds is charged to the host as well.
     assert!(p.b.receive_memory_used() >= held);
     // Once it lets go, on another thread, it gets on.
     let (kept, before) = (std::mem::take(&mut hog.kept), hog.got);

@@ -26,7 +26,7 @@ enum Op {
         tail: usize,
     },
     RecvChunks(usize),
-    /// What was taken by reference is looked at once more and let go, the oldest first.
+    /// Checks memory that was taken by reference once more, and releases it, the oldest first.
     Release(usize),
     Pass(u64),
     /// Segments with payload are lost, so many.

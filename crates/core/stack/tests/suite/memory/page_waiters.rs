@@ -79,7 +79,7 @@ fn a_connection_whose_peer_reads_gets_on_beside_500_whose_peers_do_not() {
     crowd.p.transfer((A, near), (B, far), &pattern(8 << 20));
 }
 
-/// All pages are under way to peers that are gone, and the writers that are returned wait for some.
+/// A stack whose pages are all under way to peers that are gone, and writers that wait for pages.
 fn short_of_pages() -> (Crowd, Vec<TcpId>) {
     let mut crowd = Crowd::new(40);
     crowd.p.carry = Some(Box::new(|_, _| false));

@@ -65,7 +65,7 @@ fn peers_of_programs_that_never_read_stay_within_the_budget() {
     println!("{most} bytes pinned of {BUDGET}");
     assert!(most <= BUDGET, "{most} bytes pinned of {BUDGET}");
     assert!(most > BUDGET / 2, "{most}: the test fills it");
-    // What was invited before there were so many, and refused, comes again; ever more seldom.
+    // Data that was invited before there were so many connections, and was refused, comes again, ever more rarely.
     let dropped = p.b.counters().tcp_drops(TcpDropReason::HostMemory);
     p.run(Duration::from_secs(60));
     let again = p.b.counters().tcp_drops(TcpDropReason::HostMemory) - dropped;
@@ -115,7 +115,7 @@ fn reader_gets_on_beside_thousands_that_hold_a_segment_each() {
     let (mut p, clients, servers) = many(7000);
     let (reader, others) = clients.split_last().unwrap();
     let end = *servers.last().unwrap();
-    // It has read before the flood came.
+    // The reader has read before the flood came.
     p.transfer_by_reference((A, *reader), (B, end), Bytes::from(pattern(10_000)), 10_000);
     let data = Bytes::from(pattern(1448));
     for _ in 0..3 {
@@ -132,7 +132,7 @@ fn reader_gets_on_beside_thousands_that_hold_a_segment_each() {
     assert!(p.b.receive_memory_used() <= BUDGET);
 }
 
-/// What a pair can: frames by reference, thirty times as long as on a wire.
+/// Capabilities of a pair link: frames by reference, thirty times as long as on a wire.
 fn in_memory(mac: u8) -> Capabilities {
     Capabilities { mtu: 61_512, max_super_frame: 2_097_120, ..capabilities(mac) }
 }
@@ -144,7 +144,7 @@ fn reader_gets_on_beside_those_that_stopped_to_read_where_frames_stay_in_memory(
     let mut p = Pair::with(config(in_memory(1), 1), b);
     p.meet();
     let mut ends = Vec::new();
-    // All have read fast, and were invited to send much.
+    // Every receiver has read fast, and invited its peer to send much.
     let much = Bytes::from(pattern(24 << 20));
     for n in 0..30 {
         let (client, server, _) = p.connect(&format!("10.0.0.2:{}", 80 + n));

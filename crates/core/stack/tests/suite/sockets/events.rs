@@ -6,16 +6,16 @@ use pagewire_mem::Instant;
 use pagewire_stack::{Answer, Readiness, SocketId};
 
 use crate::common::gateway::{answer, asking, events, only_request, syn};
-use crate::common::{A, B, Pair, Side, Verbs, addr};
+use crate::common::{A, B, Pair, Side, Verbs};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// How many events have said since the last look that the socket gained this.
-fn told(p: &mut Pair, side: Side, socket: impl Into<SocketId>, what: Readiness) -> usize {
+/// The number of events since the last call in which the socket gained `what`.
+fn gained(p: &mut Pair, side: Side, socket: impl Into<SocketId>, what: Readiness) -> usize {
     p.run(MS);
-    let told = p.reported(side, socket, what);
+    let gained = p.reported(side, socket, what);
     p.events.clear();
-    told
+    gained
 }
 
 fn send_syn(p: &mut Pair, port: u16) {
@@ -28,19 +28,19 @@ fn each_request_is_an_event_once_the_one_before_was_taken() {
     let (mut p, listener) = asking();
     for port in 1000..1005 {
         send_syn(&mut p, port);
-        assert_eq!(told(&mut p, B, listener, Readiness::READABLE), 1, "port {port}");
+        assert_eq!(gained(&mut p, B, listener, Readiness::READABLE), 1, "port {port}");
         let request = only_request(&mut p, listener);
         answer(&mut p, listener, request.id, Answer::Silence);
     }
-    // Two of which one is taken: nothing new.
+    // Two requests come and one is taken: that is no new event.
     send_syn(&mut p, 2000);
     send_syn(&mut p, 2001);
-    assert_eq!(told(&mut p, B, listener, Readiness::READABLE), 1);
+    assert_eq!(gained(&mut p, B, listener, Readiness::READABLE), 1);
     assert!(p.b.listener(listener).unwrap().poll_request().is_some());
-    assert_eq!(told(&mut p, B, listener, Readiness::READABLE), 0);
+    assert_eq!(gained(&mut p, B, listener, Readiness::READABLE), 0);
     assert_eq!(events(&mut p, listener).len(), 1);
     send_syn(&mut p, 2002);
-    assert_eq!(told(&mut p, B, listener, Readiness::READABLE), 1);
+    assert_eq!(gained(&mut p, B, listener, Readiness::READABLE), 1);
 }
 
 #[test]
@@ -50,43 +50,15 @@ fn each_cancelled_request_is_an_event() {
         send_syn(&mut p, port);
         only_request(&mut p, listener);
         p.events.clear();
-        // Its sender gives up.
+        // The sender gives up.
         p.run(Duration::from_secs(100));
-        assert_eq!(told(&mut p, B, listener, Readiness::READABLE), 1, "port {port}");
+        assert_eq!(gained(&mut p, B, listener, Readiness::READABLE), 1, "port {port}");
         assert_eq!(events(&mut p, listener).len(), 1);
     }
 }
 
 #[test]
-fn each_connection_is_an_event_once_the_one_before_was_accepted() {
-    let mut p = Pair::new();
-    let listener = p.b.listen(addr("10.0.0.2:80"), 8).unwrap();
-    for _ in 0..3 {
-        p.a.connect(p.now, addr("10.0.0.2:80"), None).unwrap();
-        assert_eq!(told(&mut p, B, listener, Readiness::READABLE), 1);
-        assert!(p.b.accept(listener).is_ok());
-    }
-}
-
-#[test]
-fn each_arrival_is_an_event_once_all_before_was_read() {
-    let mut p = Pair::new();
-    let (near, far, _) = p.connect("10.0.0.2:80");
-    let (client, server) = p.datagram_sockets("0.0.0.0");
-    p.events.clear();
-    let mut buf = [0; 100];
-    for _ in 0..3 {
-        p.a.send(p.now, near, b"hello").unwrap();
-        assert_eq!(told(&mut p, B, far, Readiness::READABLE), 1);
-        p.b.recv(p.now, far, &mut buf).unwrap();
-        p.a.send_to(p.now, client, b"hello", Some(addr("10.0.0.2:53"))).unwrap();
-        assert_eq!(told(&mut p, B, server, Readiness::READABLE), 1);
-        p.b.recv_from(server, &mut buf[..]).unwrap();
-    }
-}
-
-#[test]
-fn a_writer_hears_each_time_that_there_is_room_again() {
+fn each_time_that_there_is_room_again_is_an_event() {
     let mut p = Pair::new();
     let (near, far, _) = p.connect("10.0.0.2:80");
     let (data, mut buf) = (vec![7; 1 << 20], vec![0; 64 << 20]);
@@ -97,6 +69,6 @@ fn a_writer_hears_each_time_that_there_is_room_again() {
         p.events.clear();
         p.b.recv(p.now, far, &mut buf[..]).unwrap();
         p.run(Duration::from_secs(1));
-        assert_eq!(told(&mut p, A, near, Readiness::WRITABLE), 1);
+        assert_eq!(gained(&mut p, A, near, Readiness::WRITABLE), 1);
     }
 }

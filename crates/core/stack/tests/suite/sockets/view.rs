@@ -15,7 +15,7 @@ fn pair() -> Pair {
     pair
 }
 
-/// All sockets, so many places at once, and how many pages that took.
+/// All sockets, read in pages of `places` slots, and the number of pages.
 fn all(stack: &Stack, now: pagewire_mem::Instant, places: usize) -> (Vec<SocketView>, usize) {
     let (mut sockets, mut pages, mut next) = (Vec::new(), 0, Some(0));
     while let Some(from) = next {

@@ -135,7 +135,7 @@ fn rfc7413_4_2_2_without_fast_open_at_the_server_the_data_follows_the_handshake(
 #[test]
 fn rfc7413_4_1_2_a_server_with_new_keys_hands_out_new_cookies() {
     let (mut p, _) = warm_pair();
-    // All keys changed: the cookie is refused, and replaced.
+    // The keys have changed: the cookie is refused, and replaced.
     set_keys(&mut p, FastOpenKeys::new([9; 16], None));
     open(&mut p, b"1");
     p.run(Duration::from_millis(100));
@@ -179,7 +179,7 @@ fn rfc7413_5_1_pending_connections_are_limited_and_resets_count_for_a_minute() {
     let seen = (counters.tcp_fast_open_passive, counters.tcp_fast_open_overflows);
     assert_eq!(seen, (2, 1), "the third falls back to a handshake without data");
     p.run(Duration::from_millis(100));
-    // The one that was refused keeps this client from trying again, until it forgets.
+    // The refusal keeps this client from trying again, until it forgets.
     p.a.fast_open().forget_cookies();
     warm(&mut p, listener);
     open(&mut p, b"data");

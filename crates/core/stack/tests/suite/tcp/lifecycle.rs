@@ -12,7 +12,7 @@ const V4: &str = "10.0.0.2:80";
 
 type Seen = (LifecycleKind, String, String, u64, u64);
 
-/// All that happened since the last call: with both ends, bytes that the peer acknowledged, bytes received.
+/// The events since the last call: each with both ends, bytes that the peer acknowledged, bytes received.
 fn happened(stack: &mut Stack) -> Vec<Seen> {
     let of = |event: LifecycleEvent| {
         let (sent, received) = (event.info.bytes_acked, event.info.bytes_received);
@@ -136,7 +136,7 @@ fn a_connection_is_established_before_it_ends_on_both_sides() {
     assert_eq!((kinds(&mut p.a), kinds(&mut p.b)), (vec![established], vec![established]));
     close_both(&mut p, client, server);
     assert_eq!((kinds(&mut p.a), kinds(&mut p.b)), (vec![ended], vec![ended]));
-    // One that begins and ends before anybody asks.
+    // The connection begins and ends between two calls.
     let listener = p.b.listen("10.0.0.2:81".parse().unwrap(), 1).unwrap();
     let client = p.a.connect(p.now, "10.0.0.2:81".parse().unwrap(), None).unwrap();
     p.run(Duration::from_millis(10));

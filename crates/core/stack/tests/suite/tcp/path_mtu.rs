@@ -43,7 +43,7 @@ fn narrow(p: &mut Pair, mtu: usize) -> Dropped {
     dropped
 }
 
-/// What a router tells A about a packet that was too big. `shift` falsifies the sequence number.
+/// Delivers a router's report to A: a packet was too big. `shift` falsifies the quoted sequence number.
 fn report(p: &mut Pair, packet: &[u8], mtu: u16, shift: u8) {
     let v4 = packet[0] >> 4 == 4;
     let mut quote = packet[..packet.len().min(if v4 { 28 } else { 60 })].to_vec();
@@ -230,7 +230,7 @@ struct Datagrams {
     dropped: Dropped,
 }
 
-/// One for each version of IP.
+/// A pair with datagram sockets, for each version of IP.
 fn datagrams(how: MtuDiscover) -> impl Iterator<Item = Datagrams> {
     [("10.0.0.2:53", 1200, 28), ("[fd00::2]:53", 1300, 48)].into_iter().map(
         move |(to, mtu, headers)| {
@@ -239,7 +239,7 @@ fn datagrams(how: MtuDiscover) -> impl Iterator<Item = Datagrams> {
             let server = p.b.bind_udp(to, BindOptions::default()).unwrap();
             let client = p.a.bind_udp("[::]:0".parse().unwrap(), BindOptions::default()).unwrap();
             p.a.udp(client).unwrap().connect(to).unwrap();
-            p.a.udp(client).unwrap().set_mtu_discover(how);
+            p.a.set_option(client, SocketOption::MtuDiscover(how)).unwrap();
             p.a.udp(client).unwrap().queue_errors(true);
             p.send_and_deliver(client, b"hello", None);
             p.b.recv_from(server, pagewire_stack::Datagram).unwrap();
@@ -399,7 +399,7 @@ fn nobody_shortens_the_path_of_who_sends_short_datagrams() {
         assert_eq!(d.path_mtu(), Ok(1500));
         assert_eq!((d.queued(), d.p.a.take_error(d.ends.0)), (None, None));
         assert_eq!(d.p.a.counters().drops(DropReason::IcmpQuoteNotOurs), 1);
-        // It has sent something that long.
+        // The socket has sent a packet of that length.
         d.p.carry = None;
         d.send(d.mtu - d.headers + 1).unwrap();
         report(&mut d.p, &packet, d.mtu as u16, 0);

@@ -46,7 +46,7 @@ fn plain_b() -> StackConfig {
     config(capabilities(2), 2)
 }
 
-/// What B answers to this segment.
+/// B's answers to this segment.
 fn answers(p: &mut Pair, header: TcpHeader) -> Vec<TcpHeader> {
     p.b.handle_frame(p.now, forge::frame(2, v4(PEER), v4(V4), header));
     forge::sent(&mut p.b, p.now)

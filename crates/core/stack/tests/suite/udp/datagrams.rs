@@ -10,7 +10,7 @@ use pagewire_mem::{
 };
 use pagewire_stack::{
     BindOptions, DropReason, Error, ErrorEntry, ErrorOrigin, LinkId, QueuedError, Readiness,
-    RecvFlags, UdpMessage, UdpTarget,
+    RecvFlags, SocketOption, UdpMessage, UdpTarget,
 };
 
 use crate::common::{B, Pair, STATIONS, Verbs, addr, capabilities, config, pattern, zerocopy};
@@ -344,14 +344,14 @@ fn datagram_to_all_hosts_of_a_network_needs_permission() {
             p.a.udp(client).and_then(|mut udp| udp.connect(addr(to))),
             Err(Error::PermissionDenied)
         );
-        p.a.udp(client).unwrap().set_broadcast(true);
+        p.a.set_option(client, SocketOption::Broadcast(true)).unwrap();
         assert_eq!(send(&mut p), Ok(3));
         assert_eq!(p.a.udp(client).and_then(|mut udp| udp.connect(addr(to))), Ok(()));
         p.run(Duration::from_millis(1));
         let message = p.b.recv_from(server, pagewire_stack::Message(100)).unwrap();
         assert_eq!((message.to.ip(), message.from.ip()), (addr(to).ip(), addr("10.0.0.1:1").ip()));
         assert_eq!(p.b.recv_from(one, pagewire_stack::Datagram).err(), Some(Error::WouldBlock));
-        p.a.udp(client).unwrap().set_broadcast(false);
+        p.a.set_option(client, SocketOption::Broadcast(false)).unwrap();
         assert_eq!(send(&mut p), Err(Error::PermissionDenied), "{to}");
     }
 }
@@ -377,7 +377,7 @@ fn datagram_says_which_address_it_was_to_and_the_answer_can_be_from_there() {
         let (remote, source) = (Some(message.from), Some(message.to));
         let target = UdpTarget { remote, source, ..UdpTarget::default() };
         p.send_and_deliver(server, b"answer", target);
-        // It is connected, so it would not hear another address.
+        // The socket is connected, so it would not receive from another address.
         let (_, from) =
             p.b.udp(client)
                 .expect("an answer from where it asked")
@@ -455,7 +455,7 @@ fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_t
     assert_eq!(take(&mut p, 2500)[..3], [halves[0], halves[1], joined[1]]);
     send(&mut p);
     assert_eq!(take(&mut p, 10), alone);
-    // Which one call sent.
+    // A single call sends all of them.
     let target = UdpTarget {
         remote: Some(addr("10.0.0.2:53")),
         segment: Some(1000),
@@ -496,7 +496,7 @@ fn small_datagrams_are_judged_by_the_copies_that_are_kept_and_not_by_their_pages
     let mut p = Pair::met();
     let (client, server) = p.datagram_sockets("0.0.0.0");
     // Less than a page, more than all of these.
-    p.b.udp(server).unwrap().set_receive_buffer(4000);
+    p.b.set_option(server, SocketOption::RecvBuffer(4000)).unwrap();
     for _ in 0..4 {
         p.a.send_to(p.now, client, &[7; 100], Some(addr("10.0.0.2:53"))).unwrap();
         p.run(Duration::from_millis(1));

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec};
 use pagewire_stack::limits::{SOCKET_GROUPS_V4, SOCKET_GROUPS_V6};
 use pagewire_stack::{
-    BindOptions, DropReason, Error, GroupLink, LinkId, MulticastSettings, Stack, UdpId,
+    BindOptions, DropReason, Error, GroupLink, LinkId, SocketOption, Stack, UdpId,
 };
 
 use crate::common::{Pair, Verbs, addr, pattern};
@@ -29,7 +29,7 @@ fn shared(stack: &mut Stack, local: &str) -> UdpId {
     stack.bind_udp(addr(local), options).unwrap()
 }
 
-/// What the socket received, all of it.
+/// All datagrams that the socket has received.
 fn all(p: &mut Pair, b: bool, id: UdpId) -> Vec<Vec<u8>> {
     let stack = if b { &mut p.b } else { &mut p.a };
     let (mut all, mut buf) = (Vec::new(), vec![0; 70_000]);
@@ -107,8 +107,8 @@ fn who_asks_for_its_own_groups_only_gets_no_others() {
         let (member, other) = (shared(&mut p.b, local), shared(&mut p.b, local));
         let v6 = ip(group).is_ipv6();
         for id in [member, other] {
-            let own = MulticastSettings { all: false, ..MulticastSettings::default() };
-            p.b.udp(id).unwrap().set_multicast(v6, own);
+            let all = if v6 { SocketOption::MulticastAllV6 } else { SocketOption::MulticastAllV4 };
+            p.b.set_option(id, all(false)).unwrap();
         }
         p.b.udp(member).unwrap().join_group(p.now, ip(group), GroupLink::Route).unwrap();
         let from = p.a.bind_udp(addr(local), BindOptions::default()).unwrap();
@@ -136,15 +136,11 @@ fn datagrams_to_a_group_go_one_hop_and_come_back_unless_told_otherwise() {
     p.a.udp(id).unwrap().join_group(p.now, ip(MDNS), GroupLink::Route).unwrap();
     p.run(Duration::from_secs(5));
     let seen = p.watch(|_, frame| Some(frame.head()[22]));
-    let default = MulticastSettings::default();
-    for (settings, comes_back) in [
-        (default, true),
-        (MulticastSettings { loops: false, hops: 7, ..default }, false),
-        (MulticastSettings { hops: 0, ..default }, true),
-    ] {
-        p.a.udp(id).unwrap().set_multicast(false, settings);
+    for (hops, loops) in [(1, true), (7, false), (0, true)] {
+        p.a.set_option(id, SocketOption::MulticastTtlV4(hops)).unwrap();
+        p.a.set_option(id, SocketOption::MulticastLoopV4(loops)).unwrap();
         p.send_and_deliver(id, b"hello", Some(at(MDNS, 7000)));
-        assert_eq!(all(&mut p, false, id).len(), usize::from(comes_back), "{settings:?}");
+        assert_eq!(all(&mut p, false, id).len(), usize::from(loops), "{hops} {loops}");
     }
     assert_eq!(*seen.borrow(), [1, 7], "what goes no hop stays here");
 }

@@ -68,7 +68,7 @@ fn a_datagram_to_anywhere_comes_with_both_addresses_and_the_answer_has_any_sourc
 fn what_the_guest_says_of_fragments_and_hops_is_passed_on() {
     let (mut p, socket) = every();
     let client = client(&mut p, "10.0.0.1:7000");
-    p.a.udp(client).unwrap().set_mtu_discover(MtuDiscover::Dont);
+    p.a.set_option(client, SocketOption::MtuDiscover(MtuDiscover::Dont)).unwrap();
     let marks = PacketMarks { hop_limit: Some(3), ..PacketMarks::default() };
     p.a.set_option(client, SocketOption::Marks(marks)).unwrap();
     p.a.send_to(p.now, client, b"x", Some(addr(FAR[0]))).unwrap();
@@ -106,7 +106,7 @@ fn narrower_sockets_come_first() {
 fn groups_and_broadcasts_are_not_for_it() {
     let (mut p, socket) = every();
     let client = client(&mut p, "10.0.0.1:7000");
-    p.a.udp(client).unwrap().set_broadcast(true);
+    p.a.set_option(client, SocketOption::Broadcast(true)).unwrap();
     for to in ["10.0.0.255:67", "255.255.255.255:67", "224.0.0.1:5353"] {
         p.a.send_to(p.now, client, b"x", Some(addr(to))).unwrap();
     }
@@ -158,7 +158,7 @@ fn a_full_queue_drops_and_a_wildcard_has_a_larger_one() {
     }
     assert_eq!(p.b.counters().drops(DropReason::UdpQueueFull), 10);
     assert_eq!(p.b.udp(socket).unwrap().dropped(), 10);
-    p.b.udp(socket).unwrap().set_receive_buffer(usize::MAX);
+    p.b.set_option(socket, SocketOption::RecvBuffer(u32::MAX)).unwrap();
     assert_eq!(DATAGRAM_EVERY_BYTES, 4 << 20);
 }
 
@@ -242,7 +242,7 @@ fn without_pages_a_fill_waits_and_what_others_left_to_be_filled_is_used() {
     p.run(100 * MS);
     assert!(p.reported(B, socket, Readiness::WRITABLE) > 0);
     assert_eq!(fill(&mut p), Err(Error::WouldBlock), "there is nothing to fill in");
-    // Its pages are for everybody: copies find all of the pool.
+    // The pages are for everybody: copies find all of the pool.
     let (all, copied) = p.b.copy_in(&vec![7; 4 << 20]);
     assert_eq!(fill(&mut p), Err(Error::WouldBlock), "what it holds is there");
     let tcp = p.b.connect(p.now, addr("10.0.0.1:80"), None).unwrap();

@@ -399,7 +399,7 @@ fn what_a_receiver_does_not_read_in_time_is_given_back() {
     assert_eq!(p.a.poll_error_queue(client), copied(0, 0));
     assert_eq!(p.b.ledger().get(CopyReason::LoopPrivate), 100_000);
     assert!(read(&mut p, server) == pattern(100_000));
-    // What is read in time is not copied, however long the connection lives.
+    // Data that is read in time is not copied, however long the connection lives.
     for _ in 0..30 {
         send(&mut p, client, [bytes(10_000)]);
         p.run(Duration::from_millis(300));

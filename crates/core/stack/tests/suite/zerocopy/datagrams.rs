@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::{CopyReason, Frag};
-use pagewire_stack::{BindOptions, Coalescing, Error, UdpId, UdpTarget};
+use pagewire_stack::{BindOptions, Coalescing, Error, SocketOption, UdpId, UdpTarget};
 
 use crate::common::zerocopy::{bytes, copied, done, send_to, told};
 use crate::common::{Pair, Verbs, capabilities, config, pattern};
@@ -27,7 +27,7 @@ fn sockets(p: &mut Pair) -> (UdpId, UdpId) {
 fn a_call_that_is_cut_in_datagrams_has_one_id_and_copies_nothing() {
     let mut p = Pair::new();
     let (client, server) = sockets(&mut p);
-    p.a.udp(client).unwrap().set_segment(1000);
+    p.a.set_option(client, SocketOption::Segment(1000)).unwrap();
     let data = Bytes::from(pattern(3500));
     // Pieces that do not end where datagrams do.
     let pieces = [0..700, 700..2300, 2300..3500].map(|part| Frag::from_bytes(data.slice(part)));
@@ -137,7 +137,7 @@ fn a_closed_socket_is_told_nothing_and_what_waits_for_a_neighbour_is_let_go() {
         if id == 0 {
             p.run(Duration::from_secs(60));
             assert_eq!(p.a.poll_error_queue(client), done(0, 0), "given up");
-            // What the network reported is not this test's.
+            // Errors from the network do not matter here.
             p.a.take_error(client);
         }
     }

@@ -16,14 +16,14 @@ use crate::common::{Pair, Verbs, zerocopy};
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// A call of pieces of these lengths, cut in datagrams of so many bytes, with more to come.
+    /// A call with pieces of these lengths, the length of a datagram, and whether more data follows.
     SendZc(Vec<usize>, u16, bool),
     Write(usize, bool),
     Push,
     Read(usize),
     Notifications(usize),
     Pass(u64),
-    /// So many frames are lost.
+    /// Loses the next frames, this many.
     Lose(usize),
     OptIn(bool),
     Close,
@@ -52,7 +52,7 @@ struct World {
     server: UdpId,
     live: Live,
     calls: u64,
-    /// Calls by id that were not told yet.
+    /// Calls that were not reported yet, by id.
     outstanding: BTreeMap<u32, u64>,
     next_id: u32,
     closed: bool,
@@ -84,7 +84,7 @@ impl World {
         if !lens.is_empty() {
             self.live.lock().unwrap().insert(call, lens.len());
         }
-        // No byte of it is what a released buffer has.
+        // No byte of a live buffer has the value of released buffers.
         let noted =
             |&len: &usize| Noted(vec![call as u8 & 0x7f; len], call, Arc::clone(&self.live));
         let frags = lens.iter().map(|len| Frag::from_bytes(Bytes::from_owner(noted(len))));

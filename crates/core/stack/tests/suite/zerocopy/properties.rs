@@ -17,17 +17,17 @@ use crate::common::{A, Pair, Verbs};
 enum Op {
     /// A call of pieces of these lengths, with a notification.
     SendZc(Vec<usize>),
-    /// Calls, so many of this length, that continue each other in memory.
+    /// Calls that continue each other in memory: their number, and the length of each.
     Walk(usize, usize),
     Write(usize),
     Read(usize),
     Notifications(usize),
     Pass(u64),
-    /// Segments with payload are lost, so many.
+    /// Loses the next segments with payload, this many.
     Lose(usize),
-    /// So many segments are lost after the device has taken them: it keeps what they point at.
+    /// Loses the next segments, this many, after the device has taken them: the device keeps their memory.
     Keep(usize),
-    /// The device is done with what it kept.
+    /// The device releases the memory that it kept.
     LetGo,
     Linger(Option<u64>),
     OptIn(bool),
@@ -58,7 +58,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the test knows beside the stacks.
+/// The stacks, and the expected state of one connection.
 struct World {
     p: Pair,
     client: TcpId,
@@ -66,16 +66,16 @@ struct World {
     /// Buffers of calls that somebody refers to, by call.
     live: Live,
     calls: u64,
-    /// What calls walk through, from where, and the call that it was begun with.
+    /// The buffer of [`Op::Walk`], the position in it, and the call that began it.
     walk: (Frag, usize, u64),
-    /// Calls by id that were not told yet.
+    /// Calls that were not reported yet, by id.
     outstanding: BTreeMap<u32, u64>,
-    /// What is sent, in order, and how far it was read.
+    /// Bytes that were sent and not read yet, in order.
     stream: VecDeque<u8>,
     next_id: u32,
     closed: bool,
     opted_in: bool,
-    /// What the device keeps of segments that were lost.
+    /// Memory of lost segments that the device keeps.
     kept: Arc<Mutex<Vec<Frag>>>,
 }
 
@@ -135,7 +135,7 @@ impl World {
         self.call(self.calls - 1, FragVec::from_iter([part]), &bytes);
     }
 
-    /// One call, as an application's threads make it: what needs no clock has none.
+    /// A send call, as an application's threads make it.
     fn call(&mut self, call_number: u64, mut frags: FragVec, all: &[u8]) {
         let mut call = ZeroCopyCall::new();
         let (now, client) = (self.p.now, self.client);

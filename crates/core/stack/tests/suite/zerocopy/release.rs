@@ -35,7 +35,7 @@ fn connected() -> (Pair, TcpId, TcpId) {
     connected_with(|_| {})
 }
 
-/// All ids that are told, in order.
+/// The ids that are reported, in order.
 fn ids(p: &mut Pair, client: TcpId) -> Vec<u32> {
     let mut all = Vec::new();
     while let Some(entry) = p.a.poll_error_queue(client) {
@@ -199,7 +199,7 @@ fn what_a_peer_reneged_on_is_sent_again_from_the_same_memory() {
 fn a_peer_that_never_acknowledges_holds_no_more_than_a_send_buffer_and_not_for_ever() {
     let budget = Arc::new(PageBudget::new(1 << 20));
     let (mut p, client, _) = connected_with(|a| a.zerocopy.pages = Arc::clone(&budget));
-    // It is there (ARP), and says nothing.
+    // The peer answers ARP, and nothing else.
     p.carry = Some(Box::new(|_, frame| frame.head()[12..14] == [8, 6]));
     let buffers = Buffers::default();
     let mut sent = 0;
