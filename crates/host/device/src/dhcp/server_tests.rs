@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use pagewire_mem::Instant;
+use pagewire_testkit::given;
 use proptest::prelude::*;
 use smoltcp::wire::DhcpMessageType as Kind;
 
@@ -45,28 +46,124 @@ fn obtain(server: &mut Server, now: Instant, client: [u8; 6]) -> Option<Ipv4Addr
     Some(address)
 }
 
-#[test]
-fn an_offer_that_is_chosen_becomes_a_lease() {
+given! {
     let mut server = server();
-    assert_eq!(obtain(&mut server, at(0), ANNA), Some(host(10)));
-    assert_eq!(obtain(&mut server, at(0), BERT), Some(host(11)));
-    let leases: Vec<_> = server.leases().collect();
-    assert_eq!(
-        leases,
-        [
-            DhcpLease { client: ANNA, address: host(10) },
-            DhcpLease { client: BERT, address: host(11) }
-        ]
-    );
-}
 
-#[test]
-fn a_client_that_asks_again_gets_the_same_address_even_after_its_lease() {
-    let mut server = server();
-    assert_eq!(obtain(&mut server, at(0), ANNA), Some(host(10)));
-    assert_eq!(obtain(&mut server, at(1), ANNA), Some(host(10)));
-    assert_eq!(obtain(&mut server, at(100_000), ANNA), Some(host(10)));
-    assert_eq!(server.leases().count(), 1);
+    an_offer_that_is_chosen_becomes_a_lease {
+        assert_eq!(obtain(&mut server, at(0), ANNA), Some(host(10)));
+        assert_eq!(obtain(&mut server, at(0), BERT), Some(host(11)));
+        let leases: Vec<_> = server.leases().collect();
+        assert_eq!(
+            leases,
+            [
+                DhcpLease { client: ANNA, address: host(10) },
+                DhcpLease { client: BERT, address: host(11) }
+            ]
+        );
+    }
+    a_client_that_asks_again_gets_the_same_address_even_after_its_lease {
+        assert_eq!(obtain(&mut server, at(0), ANNA), Some(host(10)));
+        assert_eq!(obtain(&mut server, at(1), ANNA), Some(host(10)));
+        assert_eq!(obtain(&mut server, at(100_000), ANNA), Some(host(10)));
+        assert_eq!(server.leases().count(), 1);
+    }
+    an_address_that_was_never_given_goes_out_before_one_that_ran_out {
+        obtain(&mut server, at(0), ANNA);
+        assert_eq!(obtain(&mut server, at(100_000), BERT), Some(host(11)));
+    }
+    a_wish_is_granted_if_the_address_is_free_and_in_range {
+        let offer = |server: &mut Server, client, address| {
+            server.handle(at(0), &wants(client, Kind::Discover, address))
+        };
+        assert_eq!(offer(&mut server, ANNA, host(12)), Some(Answer::Offer(host(12))));
+        assert_eq!(offer(&mut server, BERT, host(12)), Some(Answer::Offer(host(10))));
+        assert_eq!(offer(&mut server, [2; 6], SERVER), Some(Answer::Offer(host(11))));
+    }
+    an_offer_that_is_not_taken_up_goes_to_the_next {
+        for last in 1..=3 {
+            assert!(server.handle(at(0), &asks([2, last, 0, 0, 0, 0], Kind::Discover)).is_some());
+        }
+        assert_eq!(server.handle(at(1), &asks(ANNA, Kind::Discover)), None);
+        assert_eq!(server.counters.exhausted, 1);
+        assert_eq!(obtain(&mut server, at(31), ANNA), Some(host(10)));
+    }
+    choosing_another_server_frees_what_we_offered {
+        server.handle(at(0), &asks(ANNA, Kind::Discover));
+        let other = Request { server: Some(host(2)), ..wants(ANNA, Kind::Request, host(99)) };
+        assert_eq!(server.handle(at(0), &other), None);
+        assert_eq!(server.counters.ignored, 1);
+        assert_eq!(obtain(&mut server, at(0), BERT), Some(host(10)));
+    }
+    an_address_of_somebody_else_or_of_another_network_is_refused {
+        obtain(&mut server, at(0), ANNA);
+        for address in [host(10), host(13), SERVER, Ipv4Addr::new(192, 168, 0, 7)] {
+            let request = wants(BERT, Kind::Request, address);
+            assert_eq!(server.handle(at(1), &request), Some(Answer::Nak), "{address}");
+        }
+        assert_eq!(server.counters.naks, 4);
+        assert_eq!(server.leases().count(), 1);
+    }
+    a_renewal_lengthens_the_lease {
+        for client in [ANNA, BERT, [2; 6]] {
+            obtain(&mut server, at(0), client);
+        }
+        let renews = Request { has: host(10), ..asks(ANNA, Kind::Request) };
+        assert_eq!(server.handle(at(3000), &renews), Some(Answer::Ack(host(10))));
+        // The others' leases have run out at 3600 s, this one has not.
+        assert_eq!(obtain(&mut server, at(3700), [4; 6]), Some(host(11)));
+        assert_eq!(obtain(&mut server, at(3700), [6; 6]), Some(host(12)));
+        assert_eq!(obtain(&mut server, at(3700), [8; 6]), None);
+    }
+    an_offer_does_not_shorten_a_lease {
+        obtain(&mut server, at(0), ANNA);
+        server.handle(at(1), &asks(ANNA, Kind::Discover));
+        let request = wants(BERT, Kind::Request, host(10));
+        assert_eq!(server.handle(at(60), &request), Some(Answer::Nak));
+    }
+    a_release_frees_only_the_senders_own_address {
+        obtain(&mut server, at(0), ANNA);
+        let release = |client| Request { has: host(10), ..asks(client, Kind::Release) };
+        assert_eq!(server.handle(at(0), &release(BERT)), None);
+        assert_eq!(server.leases().count(), 1);
+        assert_eq!(server.handle(at(0), &release(ANNA)), None);
+        assert_eq!(server.leases().count(), 0);
+        assert_eq!(obtain(&mut server, at(0), BERT), Some(host(10)));
+    }
+    a_declined_address_rests {
+        obtain(&mut server, at(0), ANNA);
+        server.handle(at(0), &wants(BERT, Kind::Decline, host(10)));
+        assert_eq!((server.counters.declines, server.counters.ignored), (0, 1));
+        server.handle(at(0), &wants(ANNA, Kind::Decline, host(10)));
+        assert_eq!(server.counters.declines, 1);
+        assert_eq!(obtain(&mut server, at(1), ANNA), Some(host(11)));
+        assert_eq!(
+            server.handle(at(1), &wants(BERT, Kind::Request, host(10))),
+            Some(Answer::Nak),
+            "it rests for everybody"
+        );
+        assert_eq!(
+            server.handle(at(601), &wants(BERT, Kind::Request, host(10))),
+            Some(Answer::Ack(host(10)))
+        );
+    }
+    who_has_an_address_is_told_the_rest {
+        let inform = Request { has: host(77), ..asks(ANNA, Kind::Inform) };
+        assert_eq!(server.handle(at(0), &inform), Some(Answer::Inform));
+        assert_eq!(server.leases().count(), 0);
+    }
+    what_is_not_for_us_gets_no_answer {
+        let relayed = Request { relay: host(2), ..asks(ANNA, Kind::Discover) };
+        assert_eq!(server.handle(at(0), &relayed), None);
+        for kind in [Kind::Offer, Kind::Ack, Kind::Nak, Kind::Unknown(77)] {
+            assert_eq!(server.handle(at(0), &asks(ANNA, kind)), None);
+        }
+        assert_eq!(server.counters.ignored, 5);
+        for client in [[0; 6], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
+            assert_eq!(server.handle(at(0), &asks(client, Kind::Discover)), None);
+        }
+        assert_eq!(server.handle(at(0), &asks(ANNA, Kind::Request)), None, "for no address at all");
+        assert_eq!(server.counters.malformed, 4);
+    }
 }
 
 #[test]
@@ -83,57 +180,6 @@ fn the_only_address_of_a_range_belongs_to_whoever_asks_last() {
 }
 
 #[test]
-fn an_address_that_was_never_given_goes_out_before_one_that_ran_out() {
-    let mut server = server();
-    obtain(&mut server, at(0), ANNA);
-    assert_eq!(obtain(&mut server, at(100_000), BERT), Some(host(11)));
-}
-
-#[test]
-fn a_wish_is_granted_if_the_address_is_free_and_in_range() {
-    let mut server = server();
-    let offer = |server: &mut Server, client, address| {
-        server.handle(at(0), &wants(client, Kind::Discover, address))
-    };
-    assert_eq!(offer(&mut server, ANNA, host(12)), Some(Answer::Offer(host(12))));
-    assert_eq!(offer(&mut server, BERT, host(12)), Some(Answer::Offer(host(10))));
-    assert_eq!(offer(&mut server, [2; 6], SERVER), Some(Answer::Offer(host(11))));
-}
-
-#[test]
-fn an_offer_that_is_not_taken_up_goes_to_the_next() {
-    let mut server = server();
-    for last in 1..=3 {
-        assert!(server.handle(at(0), &asks([2, last, 0, 0, 0, 0], Kind::Discover)).is_some());
-    }
-    assert_eq!(server.handle(at(1), &asks(ANNA, Kind::Discover)), None);
-    assert_eq!(server.counters.exhausted, 1);
-    assert_eq!(obtain(&mut server, at(31), ANNA), Some(host(10)));
-}
-
-#[test]
-fn choosing_another_server_frees_what_we_offered() {
-    let mut server = server();
-    server.handle(at(0), &asks(ANNA, Kind::Discover));
-    let other = Request { server: Some(host(2)), ..wants(ANNA, Kind::Request, host(99)) };
-    assert_eq!(server.handle(at(0), &other), None);
-    assert_eq!(server.counters.ignored, 1);
-    assert_eq!(obtain(&mut server, at(0), BERT), Some(host(10)));
-}
-
-#[test]
-fn an_address_of_somebody_else_or_of_another_network_is_refused() {
-    let mut server = server();
-    obtain(&mut server, at(0), ANNA);
-    for address in [host(10), host(13), SERVER, Ipv4Addr::new(192, 168, 0, 7)] {
-        let request = wants(BERT, Kind::Request, address);
-        assert_eq!(server.handle(at(1), &request), Some(Answer::Nak), "{address}");
-    }
-    assert_eq!(server.counters.naks, 4);
-    assert_eq!(server.leases().count(), 1);
-}
-
-#[test]
 fn a_client_from_before_a_restart_keeps_its_address_if_nobody_has_it() {
     // INIT-REBOOT names the address as a wish, RENEWING and REBINDING have it.
     let mut restarted = server();
@@ -145,85 +191,6 @@ fn a_client_from_before_a_restart_keeps_its_address_if_nobody_has_it() {
     assert_eq!(restarted.handle(at(0), &renews), Some(Answer::Ack(host(12))));
     let late = Request { has: host(12), ..asks([2; 6], Kind::Request) };
     assert_eq!(restarted.handle(at(1), &late), Some(Answer::Nak));
-}
-
-#[test]
-fn a_renewal_lengthens_the_lease() {
-    let mut server = server();
-    for client in [ANNA, BERT, [2; 6]] {
-        obtain(&mut server, at(0), client);
-    }
-    let renews = Request { has: host(10), ..asks(ANNA, Kind::Request) };
-    assert_eq!(server.handle(at(3000), &renews), Some(Answer::Ack(host(10))));
-    // The others' leases have run out at 3600 s, this one has not.
-    assert_eq!(obtain(&mut server, at(3700), [4; 6]), Some(host(11)));
-    assert_eq!(obtain(&mut server, at(3700), [6; 6]), Some(host(12)));
-    assert_eq!(obtain(&mut server, at(3700), [8; 6]), None);
-}
-
-#[test]
-fn an_offer_does_not_shorten_a_lease() {
-    let mut server = server();
-    obtain(&mut server, at(0), ANNA);
-    server.handle(at(1), &asks(ANNA, Kind::Discover));
-    let request = wants(BERT, Kind::Request, host(10));
-    assert_eq!(server.handle(at(60), &request), Some(Answer::Nak));
-}
-
-#[test]
-fn a_release_frees_only_the_senders_own_address() {
-    let mut server = server();
-    obtain(&mut server, at(0), ANNA);
-    let release = |client| Request { has: host(10), ..asks(client, Kind::Release) };
-    assert_eq!(server.handle(at(0), &release(BERT)), None);
-    assert_eq!(server.leases().count(), 1);
-    assert_eq!(server.handle(at(0), &release(ANNA)), None);
-    assert_eq!(server.leases().count(), 0);
-    assert_eq!(obtain(&mut server, at(0), BERT), Some(host(10)));
-}
-
-#[test]
-fn a_declined_address_rests() {
-    let mut server = server();
-    obtain(&mut server, at(0), ANNA);
-    server.handle(at(0), &wants(BERT, Kind::Decline, host(10)));
-    assert_eq!((server.counters.declines, server.counters.ignored), (0, 1));
-    server.handle(at(0), &wants(ANNA, Kind::Decline, host(10)));
-    assert_eq!(server.counters.declines, 1);
-    assert_eq!(obtain(&mut server, at(1), ANNA), Some(host(11)));
-    assert_eq!(
-        server.handle(at(1), &wants(BERT, Kind::Request, host(10))),
-        Some(Answer::Nak),
-        "it rests for everybody"
-    );
-    assert_eq!(
-        server.handle(at(601), &wants(BERT, Kind::Request, host(10))),
-        Some(Answer::Ack(host(10)))
-    );
-}
-
-#[test]
-fn who_has_an_address_is_told_the_rest() {
-    let mut server = server();
-    let inform = Request { has: host(77), ..asks(ANNA, Kind::Inform) };
-    assert_eq!(server.handle(at(0), &inform), Some(Answer::Inform));
-    assert_eq!(server.leases().count(), 0);
-}
-
-#[test]
-fn what_is_not_for_us_gets_no_answer() {
-    let mut server = server();
-    let relayed = Request { relay: host(2), ..asks(ANNA, Kind::Discover) };
-    assert_eq!(server.handle(at(0), &relayed), None);
-    for kind in [Kind::Offer, Kind::Ack, Kind::Nak, Kind::Unknown(77)] {
-        assert_eq!(server.handle(at(0), &asks(ANNA, kind)), None);
-    }
-    assert_eq!(server.counters.ignored, 5);
-    for client in [[0; 6], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
-        assert_eq!(server.handle(at(0), &asks(client, Kind::Discover)), None);
-    }
-    assert_eq!(server.handle(at(0), &asks(ANNA, Kind::Request)), None, "for no address at all");
-    assert_eq!(server.counters.malformed, 4);
 }
 
 #[test]

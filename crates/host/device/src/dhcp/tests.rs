@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use pagewire_mem::RxChecksum;
-use pagewire_testkit::built;
 use pagewire_testkit::frames::{bytes_of, ip, received as frame};
+use pagewire_testkit::{built, given};
 use proptest::prelude::*;
 use smoltcp::wire::{DhcpMessageType as Kind, DhcpPacket, DhcpRepr, EthernetAddress};
 
@@ -146,37 +146,81 @@ fn said(message: &[u8]) -> Said {
     }
 }
 
-#[test]
-fn a_client_gets_an_address_in_four_frames_of_which_the_stack_sees_none() {
+given! {
     let mut link = Link::new();
-    let mtu = link.server.capabilities().mtu as u16;
-    let offer = link.ask(&asks(&discover()));
-    let expected = Said {
-        kind: Kind::Offer,
-        transaction: 0x1234_5678,
-        client: CLIENT,
-        yours: Ipv4Addr::new(10, 0, 0, 2),
-        mask: Some(Ipv4Addr::new(255, 255, 255, 0)),
-        lease: Some(3600),
-        mtu: Some(mtu.to_be_bytes().to_vec()),
-    };
-    assert_eq!(said(&offer.message), expected);
-    // RFC 2131 section 4.1: to the address that it gets, at its link address.
-    assert_eq!((offer.ethernet, offer.to), (CLIENT, expected.yours));
 
-    let request = DhcpRepr {
-        message_type: Kind::Request,
-        requested_ip: Some(expected.yours),
-        server_identifier: Some(SERVER),
-        ..discover()
-    };
-    let ack = link.ask(&asks(&request));
-    assert_eq!(said(&ack.message), Said { kind: Kind::Ack, ..expected });
-    let watch = link.server.watch();
-    let counters = watch.counters();
-    assert_eq!((counters.offers, counters.acks), (1, 1));
-    let lease = DhcpLease { client: CLIENT, address: Ipv4Addr::new(10, 0, 0, 2) };
-    assert_eq!(watch.leases(), [lease]);
+    a_client_gets_an_address_in_four_frames_of_which_the_stack_sees_none {
+        let mtu = link.server.capabilities().mtu as u16;
+        let offer = link.ask(&asks(&discover()));
+        let expected = Said {
+            kind: Kind::Offer,
+            transaction: 0x1234_5678,
+            client: CLIENT,
+            yours: Ipv4Addr::new(10, 0, 0, 2),
+            mask: Some(Ipv4Addr::new(255, 255, 255, 0)),
+            lease: Some(3600),
+            mtu: Some(mtu.to_be_bytes().to_vec()),
+        };
+        assert_eq!(said(&offer.message), expected);
+        // RFC 2131 section 4.1: to the address that it gets, at its link address.
+        assert_eq!((offer.ethernet, offer.to), (CLIENT, expected.yours));
+
+        let request = DhcpRepr {
+            message_type: Kind::Request,
+            requested_ip: Some(expected.yours),
+            server_identifier: Some(SERVER),
+            ..discover()
+        };
+        let ack = link.ask(&asks(&request));
+        assert_eq!(said(&ack.message), Said { kind: Kind::Ack, ..expected });
+        let watch = link.server.watch();
+        let counters = watch.counters();
+        assert_eq!((counters.offers, counters.acks), (1, 1));
+        let lease = DhcpLease { client: CLIENT, address: Ipv4Addr::new(10, 0, 0, 2) };
+        assert_eq!(watch.leases(), [lease]);
+    }
+    a_client_that_cannot_take_unicast_is_answered_by_broadcast {
+        let repr = DhcpRepr { broadcast: true, ..discover() };
+        let offer = link.ask(&asks(&repr));
+        assert_eq!((offer.ethernet, offer.to), ([0xff; 6], BROADCAST));
+    }
+    a_renewal_is_answered_to_the_address_that_the_client_has {
+        let has = Ipv4Addr::new(10, 0, 0, 77);
+        let repr = DhcpRepr { message_type: Kind::Request, client_ip: has, ..discover() };
+        let bytes = udp(has, SERVER, (68, 67), &message(&repr));
+        let ack = link.ask(&bytes);
+        assert_eq!((ack.ethernet, ack.to), (CLIENT, has));
+        assert_eq!(said(&ack.message).yours, has);
+    }
+    a_refusal_goes_to_all_and_configures_nothing {
+        let wrong = Some(Ipv4Addr::new(192, 168, 7, 7));
+        let repr = DhcpRepr { message_type: Kind::Request, requested_ip: wrong, ..discover() };
+        let nak = link.ask(&asks(&repr));
+        assert_eq!((nak.ethernet, nak.to), ([0xff; 6], BROADCAST));
+        let said = said(&nak.message);
+        assert_eq!((said.kind, said.yours), (Kind::Nak, Ipv4Addr::UNSPECIFIED));
+        assert_eq!((said.mask, said.lease, said.mtu), (None, None, None));
+    }
+    what_is_no_request_reaches_the_stack_unchanged_and_in_order {
+        let payload = message(&discover());
+        let mut fragment = asks(&discover());
+        fragment[20] |= 0x20;
+        let mut options = asks(&discover());
+        options[14] = 0x46;
+        let others = [
+            udp(Ipv4Addr::UNSPECIFIED, Ipv4Addr::new(10, 0, 0, 7), (68, 67), &payload),
+            udp(Ipv4Addr::UNSPECIFIED, BROADCAST, (68, 68), &payload),
+            fragment,
+            options,
+            vec![0; 14],
+            vec![0xff; 60],
+        ];
+        let request = asks(&discover());
+        let sent = others.iter().flat_map(|other| [frame(other, 42), frame(&request, 42)]);
+        let (stack, back) = link.send(sent.collect::<Vec<_>>());
+        assert_eq!(stack.iter().map(bytes_of).collect::<Vec<_>>(), others);
+        assert_eq!(back.len(), others.len());
+    }
 }
 
 #[test]
@@ -202,37 +246,6 @@ fn resolvers_and_a_domain_are_sent_to_those_who_are_configured() {
 }
 
 #[test]
-fn a_client_that_cannot_take_unicast_is_answered_by_broadcast() {
-    let mut link = Link::new();
-    let repr = DhcpRepr { broadcast: true, ..discover() };
-    let offer = link.ask(&asks(&repr));
-    assert_eq!((offer.ethernet, offer.to), ([0xff; 6], BROADCAST));
-}
-
-#[test]
-fn a_renewal_is_answered_to_the_address_that_the_client_has() {
-    let mut link = Link::new();
-    let has = Ipv4Addr::new(10, 0, 0, 77);
-    let repr = DhcpRepr { message_type: Kind::Request, client_ip: has, ..discover() };
-    let bytes = udp(has, SERVER, (68, 67), &message(&repr));
-    let ack = link.ask(&bytes);
-    assert_eq!((ack.ethernet, ack.to), (CLIENT, has));
-    assert_eq!(said(&ack.message).yours, has);
-}
-
-#[test]
-fn a_refusal_goes_to_all_and_configures_nothing() {
-    let mut link = Link::new();
-    let wrong = Some(Ipv4Addr::new(192, 168, 7, 7));
-    let repr = DhcpRepr { message_type: Kind::Request, requested_ip: wrong, ..discover() };
-    let nak = link.ask(&asks(&repr));
-    assert_eq!((nak.ethernet, nak.to), ([0xff; 6], BROADCAST));
-    let said = said(&nak.message);
-    assert_eq!((said.kind, said.yours), (Kind::Nak, Ipv4Addr::UNSPECIFIED));
-    assert_eq!((said.mask, said.lease, said.mtu), (None, None, None));
-}
-
-#[test]
 fn headers_may_lie_anywhere() {
     let bytes = asks(&discover());
     for head in [0, 13, 14, 42, 66, 128] {
@@ -240,29 +253,6 @@ fn headers_may_lie_anywhere() {
         let (stack, back) = link.send([frame(&bytes, head)]);
         assert_eq!((stack.len(), back.len()), (0, 1), "{head}");
     }
-}
-
-#[test]
-fn what_is_no_request_reaches_the_stack_unchanged_and_in_order() {
-    let mut link = Link::new();
-    let payload = message(&discover());
-    let mut fragment = asks(&discover());
-    fragment[20] |= 0x20;
-    let mut options = asks(&discover());
-    options[14] = 0x46;
-    let others = [
-        udp(Ipv4Addr::UNSPECIFIED, Ipv4Addr::new(10, 0, 0, 7), (68, 67), &payload),
-        udp(Ipv4Addr::UNSPECIFIED, BROADCAST, (68, 68), &payload),
-        fragment,
-        options,
-        vec![0; 14],
-        vec![0xff; 60],
-    ];
-    let request = asks(&discover());
-    let sent = others.iter().flat_map(|other| [frame(other, 42), frame(&request, 42)]);
-    let (stack, back) = link.send(sent.collect::<Vec<_>>());
-    assert_eq!(stack.iter().map(bytes_of).collect::<Vec<_>>(), others);
-    assert_eq!(back.len(), others.len());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pagewire_mem::{
     CopyLedger, Gso, GsoKind, Instant, PacketBuf, PagePool, PageWriter, RxChecksum, TxChecksum,
 };
-use pagewire_testkit::frames::to_send;
+use pagewire_testkit::{frames::to_send, given};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::ends::receive_some;
@@ -55,20 +55,82 @@ fn the_default_mtu_carries_fifteen_pages_over_either_ip_version() {
     assert_eq!(PAIR_MTU - 20 - 20 - 12, 15 * 4096 + 20, "IPv4");
 }
 
-#[test]
-fn frames_arrive_in_order_and_by_reference_both_ways() {
+given! {
     let (mut left, mut right) = pair(8);
-    let out = frame(1, 5000);
-    let at = out.frags()[0].addr();
-    assert!(send(&mut left, [out, frame(2, 10)]).is_empty());
-    let got = receive(&mut right);
-    assert_eq!(tags(&got), [1, 2]);
-    assert_eq!(got[0].frags()[0].addr(), at, "the same memory");
-    assert!(send(&mut right, [frame(3, 0)]).is_empty());
-    assert_eq!(tags(&receive(&mut left)), [3]);
-    let (l, r) = (left.counters(), right.counters());
-    assert_eq!((l.tx_frames, l.tx_bytes), (2, 54 + 5000 + 54 + 10));
-    assert_eq!((r.rx_frames, r.rx_bytes, r.rx_payload_bytes), (2, l.tx_bytes, 5010));
+
+    frames_arrive_in_order_and_by_reference_both_ways {
+        let out = frame(1, 5000);
+        let at = out.frags()[0].addr();
+        assert!(send(&mut left, [out, frame(2, 10)]).is_empty());
+        let got = receive(&mut right);
+        assert_eq!(tags(&got), [1, 2]);
+        assert_eq!(got[0].frags()[0].addr(), at, "the same memory");
+        assert!(send(&mut right, [frame(3, 0)]).is_empty());
+        assert_eq!(tags(&receive(&mut left)), [3]);
+        let (l, r) = (left.counters(), right.counters());
+        assert_eq!((l.tx_frames, l.tx_bytes), (2, 54 + 5000 + 54 + 10));
+        assert_eq!((r.rx_frames, r.rx_bytes, r.rx_payload_bytes), (2, l.tx_bytes, 5010));
+    }
+    receive_takes_no_more_than_asked {
+        send(&mut left, (0..5).map(|i| frame(i, 1)));
+        assert_eq!(receive_some(&mut right, Instant::ZERO, 2).len(), 2);
+        assert!(right.arm(), "three are left");
+        right.disarm();
+        assert_eq!(tags(&receive(&mut right)), [2, 3, 4]);
+    }
+    an_unfinished_checksum_arrives_as_valid_and_a_finished_one_is_to_be_verified {
+        let mut partial = frame(1, 100);
+        partial.tx_checksum = TxChecksum::Partial { start: 34, offset: 16 };
+        partial.gso = Some(Gso { kind: GsoKind::TcpV4, size: 10, header_len: 54 });
+        send(&mut left, [partial, frame(2, 1)]);
+        let got = receive(&mut right);
+        assert_eq!(got[0].rx_checksum, RxChecksum::Valid);
+        assert_eq!(got[0].tx_checksum, TxChecksum::Done);
+        assert_eq!(got[0].gso.map(|g| g.size), Some(10), "super-frames pass uncut");
+        assert_eq!(got[1].rx_checksum, RxChecksum::Unknown);
+    }
+    a_polling_end_costs_its_peer_no_system_call {
+        for i in 0..100 {
+            send(&mut left, [frame(i, 1)]);
+            receive(&mut right);
+            right.disarm();
+        }
+        assert_eq!(left.counters().syscalls + right.counters().syscalls, 0);
+        assert!(!is_readable(&right));
+    }
+    a_sleeping_end_is_woken_once_for_a_burst {
+        assert!(!right.arm(), "nothing there yet");
+        send(&mut left, (0..3).map(|i| frame(i, 1)));
+        send(&mut left, [frame(3, 1)]);
+        assert_eq!(left.counters().syscalls, 1);
+        assert!(is_readable(&right));
+        right.disarm();
+        assert!(!is_readable(&right), "the ring was read");
+        assert_eq!(receive(&mut right).len(), 4);
+        send(&mut left, [frame(4, 1)]);
+        assert!(!is_readable(&right), "a polling end is not rung");
+        assert!(right.arm(), "but finds the frame before it sleeps");
+    }
+    arming_again_and_giving_up_leave_no_ring_unread {
+        assert!(!right.arm());
+        assert!(!right.arm());
+        right.disarm();
+        right.disarm();
+        send(&mut left, [frame(0, 1)]);
+        assert!(!is_readable(&right));
+        receive(&mut right);
+        assert!(!right.arm());
+        send(&mut left, [frame(1, 1)]);
+        assert!(right.arm(), "armed over a ring: there is something");
+        assert!(!is_readable(&right), "and the old ring was read");
+    }
+    what_was_sent_before_the_end_went_still_arrives {
+        send(&mut left, [frame(1, 1)]);
+        drop(left);
+        assert!(right.is_peer_gone());
+        assert_eq!(tags(&receive(&mut right)), [1]);
+        assert!(is_closed(&mut right));
+    }
 }
 
 #[test]
@@ -84,30 +146,6 @@ fn a_full_ring_leaves_frames_with_the_sender() {
     assert_eq!(tags(&receive(&mut right)), [8, 9, 10]);
     assert_eq!(left.counters().tx_frames, 11);
     assert_eq!(left.counters().tx_dropped_full, 0);
-}
-
-#[test]
-fn receive_takes_no_more_than_asked() {
-    let (mut left, mut right) = pair(8);
-    send(&mut left, (0..5).map(|i| frame(i, 1)));
-    assert_eq!(receive_some(&mut right, Instant::ZERO, 2).len(), 2);
-    assert!(right.arm(), "three are left");
-    right.disarm();
-    assert_eq!(tags(&receive(&mut right)), [2, 3, 4]);
-}
-
-#[test]
-fn an_unfinished_checksum_arrives_as_valid_and_a_finished_one_is_to_be_verified() {
-    let (mut left, mut right) = pair(8);
-    let mut partial = frame(1, 100);
-    partial.tx_checksum = TxChecksum::Partial { start: 34, offset: 16 };
-    partial.gso = Some(Gso { kind: GsoKind::TcpV4, size: 10, header_len: 54 });
-    send(&mut left, [partial, frame(2, 1)]);
-    let got = receive(&mut right);
-    assert_eq!(got[0].rx_checksum, RxChecksum::Valid);
-    assert_eq!(got[0].tx_checksum, TxChecksum::Done);
-    assert_eq!(got[0].gso.map(|g| g.size), Some(10), "super-frames pass uncut");
-    assert_eq!(got[1].rx_checksum, RxChecksum::Unknown);
 }
 
 #[test]
@@ -139,50 +177,6 @@ fn super_frames_are_as_long_as_linux_has_them_or_as_is_set() {
     let none = "no two segments fit: there are none";
     assert_eq!(longest(PairConfig { max_super_frame: 100_000, ..base() }), PAIR_MTU, "{none}");
     assert_eq!(longest(PairConfig { max_super_frame: 0, ..base() }), PAIR_MTU, "{none}");
-}
-
-#[test]
-fn a_polling_end_costs_its_peer_no_system_call() {
-    let (mut left, mut right) = pair(8);
-    for i in 0..100 {
-        send(&mut left, [frame(i, 1)]);
-        receive(&mut right);
-        right.disarm();
-    }
-    assert_eq!(left.counters().syscalls + right.counters().syscalls, 0);
-    assert!(!is_readable(&right));
-}
-
-#[test]
-fn a_sleeping_end_is_woken_once_for_a_burst() {
-    let (mut left, mut right) = pair(8);
-    assert!(!right.arm(), "nothing there yet");
-    send(&mut left, (0..3).map(|i| frame(i, 1)));
-    send(&mut left, [frame(3, 1)]);
-    assert_eq!(left.counters().syscalls, 1);
-    assert!(is_readable(&right));
-    right.disarm();
-    assert!(!is_readable(&right), "the ring was read");
-    assert_eq!(receive(&mut right).len(), 4);
-    send(&mut left, [frame(4, 1)]);
-    assert!(!is_readable(&right), "a polling end is not rung");
-    assert!(right.arm(), "but finds the frame before it sleeps");
-}
-
-#[test]
-fn arming_again_and_giving_up_leave_no_ring_unread() {
-    let (mut left, mut right) = pair(8);
-    assert!(!right.arm());
-    assert!(!right.arm());
-    right.disarm();
-    right.disarm();
-    send(&mut left, [frame(0, 1)]);
-    assert!(!is_readable(&right));
-    receive(&mut right);
-    assert!(!right.arm());
-    send(&mut left, [frame(1, 1)]);
-    assert!(right.arm(), "armed over a ring: there is something");
-    assert!(!is_readable(&right), "and the old ring was read");
 }
 
 #[test]
@@ -265,16 +259,6 @@ fn a_peer_that_is_gone_is_an_error_and_what_is_sent_there_is_counted() {
     writer.abandon();
     pool.drain();
     assert_eq!(pool.audit().out, 0, "nothing stays in the ring of a peer that is gone");
-}
-
-#[test]
-fn what_was_sent_before_the_end_went_still_arrives() {
-    let (mut left, mut right) = pair(8);
-    send(&mut left, [frame(1, 1)]);
-    drop(left);
-    assert!(right.is_peer_gone());
-    assert_eq!(tags(&receive(&mut right)), [1]);
-    assert!(is_closed(&mut right));
 }
 
 /// Whether receiving says that the peer is gone for good, and nothing is received.

@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 
 use pagewire_mem::{CopyReason, HEAD_CAPACITY, Region, TxChecksum};
-use pagewire_testkit::built;
 use pagewire_testkit::frames::{bytes_of, ip, to_send};
+use pagewire_testkit::{built, given};
 use proptest::prelude::*;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -58,82 +58,85 @@ impl Rig {
     }
 }
 
-#[test]
-fn a_frame_goes_each_way_behind_its_length() {
+given! {
     let mut rig = Rig::new();
-    let (one, two) = (frame(1000, 1), frame(0, 2));
-    rig.peer.write_all(&[framed(&one), framed(&two)].concat()).unwrap();
-    assert_eq!(rig.receive(64), [one.clone(), two.clone()]);
-    let mut frames = VecDeque::from([to_send(&one, 54), to_send(&two, 54)]);
-    rig.transmit(&mut frames);
-    assert!(frames.is_empty());
-    assert_eq!(rig.sent(), [framed(&one), framed(&two)].concat());
-    let counters = rig.link.counters();
-    assert_eq!((counters.rx_frames, counters.tx_frames), (2, 2));
-    // A call each to receive and to send.
-    assert_eq!(counters.syscalls, 2);
-    assert_eq!(rig.ledger.get(CopyReason::DeviceRx), 1000);
-    assert_eq!(rig.ledger.get(CopyReason::DeviceTx), 1000);
-    assert_eq!(rig.ledger.ours(), 0);
-}
 
-#[test]
-fn headers_are_in_the_head_and_payload_is_by_reference() {
-    let mut rig = Rig::new();
-    rig.peer.write_all(&framed(&frame(1400, 3))).unwrap();
-    let mut frames = VecDeque::new();
-    rig.link.receive(Instant::ZERO, &mut frames, 1, &mut rig.ledger).unwrap();
-    let packet = &frames[0];
-    assert_eq!((packet.head().len(), packet.frag_len()), (54, 1400));
-    assert_eq!(packet.frags().len(), 1);
-    assert_eq!(rig.link.capabilities().max_super_frame, 1500);
-    assert!(packet.head().len() <= HEAD_CAPACITY);
-}
-
-#[test]
-fn a_frame_that_comes_byte_by_byte_comes_once_and_whole() {
-    let mut rig = Rig::new();
-    let frame = frame(20, 4);
-    let bytes = framed(&frame);
-    for byte in &bytes[..bytes.len() - 1] {
-        rig.peer.write_all(&[*byte]).unwrap();
-        assert!(rig.receive(64).is_empty());
+    a_frame_goes_each_way_behind_its_length {
+        let (one, two) = (frame(1000, 1), frame(0, 2));
+        rig.peer.write_all(&[framed(&one), framed(&two)].concat()).unwrap();
+        assert_eq!(rig.receive(64), [one.clone(), two.clone()]);
+        let mut frames = VecDeque::from([to_send(&one, 54), to_send(&two, 54)]);
+        rig.transmit(&mut frames);
+        assert!(frames.is_empty());
+        assert_eq!(rig.sent(), [framed(&one), framed(&two)].concat());
+        let counters = rig.link.counters();
+        assert_eq!((counters.rx_frames, counters.tx_frames), (2, 2));
+        // A call each to receive and to send.
+        assert_eq!(counters.syscalls, 2);
+        assert_eq!(rig.ledger.get(CopyReason::DeviceRx), 1000);
+        assert_eq!(rig.ledger.get(CopyReason::DeviceTx), 1000);
+        assert_eq!(rig.ledger.ours(), 0);
+    }
+    headers_are_in_the_head_and_payload_is_by_reference {
+        rig.peer.write_all(&framed(&frame(1400, 3))).unwrap();
+        let mut frames = VecDeque::new();
+        rig.link.receive(Instant::ZERO, &mut frames, 1, &mut rig.ledger).unwrap();
+        let packet = &frames[0];
+        assert_eq!((packet.head().len(), packet.frag_len()), (54, 1400));
+        assert_eq!(packet.frags().len(), 1);
+        assert_eq!(rig.link.capabilities().max_super_frame, 1500);
+        assert!(packet.head().len() <= HEAD_CAPACITY);
+    }
+    a_frame_that_comes_byte_by_byte_comes_once_and_whole {
+        let frame = frame(20, 4);
+        let bytes = framed(&frame);
+        for byte in &bytes[..bytes.len() - 1] {
+            rig.peer.write_all(&[*byte]).unwrap();
+            assert!(rig.receive(64).is_empty());
+            assert!(!rig.link.arm());
+        }
+        rig.peer.write_all(&bytes[bytes.len() - 1..]).unwrap();
+        assert_eq!(rig.receive(64), [frame]);
+    }
+    frames_beyond_what_was_asked_for_wait_and_are_announced {
+        let frames: Vec<_> = (0..5).map(|i| frame(100, i)).collect();
+        rig.peer.write_all(&frames.iter().flat_map(|f| framed(f)).collect::<Vec<_>>()).unwrap();
+        assert_eq!(rig.receive(2), frames[..2]);
+        // The socket is empty: nothing else would wake the host.
+        assert!(rig.link.arm());
+        assert_eq!(rig.receive(64), frames[2..]);
         assert!(!rig.link.arm());
     }
-    rig.peer.write_all(&bytes[bytes.len() - 1..]).unwrap();
-    assert_eq!(rig.receive(64), [frame]);
-}
-
-#[test]
-fn frames_beyond_what_was_asked_for_wait_and_are_announced() {
-    let mut rig = Rig::new();
-    let frames: Vec<_> = (0..5).map(|i| frame(100, i)).collect();
-    rig.peer.write_all(&frames.iter().flat_map(|f| framed(f)).collect::<Vec<_>>()).unwrap();
-    assert_eq!(rig.receive(2), frames[..2]);
-    // The socket is empty: nothing else would wake the host.
-    assert!(rig.link.arm());
-    assert_eq!(rig.receive(64), frames[2..]);
-    assert!(!rig.link.arm());
-}
-
-#[test]
-fn what_the_socket_does_not_take_stays_and_goes_on_where_it_stopped() {
-    let mut rig = Rig::new();
-    let all: Vec<_> = (0..800).map(|i| frame(1400, i as u8)).collect();
-    let mut frames: VecDeque<_> = all.iter().map(|f| to_send(f, 54)).collect();
-    rig.transmit(&mut frames);
-    let left = frames.len();
-    assert!(left > 0 && left < 800, "{left} left");
-    let mut sent = Vec::new();
-    while !frames.is_empty() || rig.link.unfinished.is_some() {
-        let more = rig.sent();
-        assert!(!more.is_empty(), "it stopped");
-        sent.extend(more);
+    what_the_socket_does_not_take_stays_and_goes_on_where_it_stopped {
+        let all: Vec<_> = (0..800).map(|i| frame(1400, i as u8)).collect();
+        let mut frames: VecDeque<_> = all.iter().map(|f| to_send(f, 54)).collect();
         rig.transmit(&mut frames);
+        let left = frames.len();
+        assert!(left > 0 && left < 800, "{left} left");
+        let mut sent = Vec::new();
+        while !frames.is_empty() || rig.link.unfinished.is_some() {
+            let more = rig.sent();
+            assert!(!more.is_empty(), "it stopped");
+            sent.extend(more);
+            rig.transmit(&mut frames);
+        }
+        sent.extend(rig.sent());
+        assert!(sent == all.iter().flat_map(|f| framed(f)).collect::<Vec<_>>());
+        assert_eq!(rig.link.counters().tx_frames, 800);
     }
-    sent.extend(rig.sent());
-    assert!(sent == all.iter().flat_map(|f| framed(f)).collect::<Vec<_>>());
-    assert_eq!(rig.link.counters().tx_frames, 800);
+    a_peer_that_leaves_ends_a_link_that_was_given_one {
+        rig.peer.write_all(&framed(&frame(5, 1))[..20]).unwrap();
+        assert!(rig.receive(64).is_empty());
+        let (other, _) = UnixStream::pair().unwrap();
+        drop(std::mem::replace(&mut rig.peer, other));
+        assert!(rig.receive(64).is_empty());
+        let end = rig.link.receive(Instant::ZERO, &mut VecDeque::new(), 64, &mut rig.ledger);
+        assert!(matches!(end, Err(DeviceError::Closed)));
+        let mut frames = VecDeque::from([to_send(&frame(5, 1), 54)]);
+        rig.transmit(&mut frames);
+        assert!(frames.is_empty());
+        assert_eq!(rig.link.counters().tx_dropped_closed, 1);
+    }
 }
 
 #[test]
@@ -156,22 +159,6 @@ fn lengths_that_no_frame_has_end_the_session() {
         rig.peer.write_all(&framed(&frame)).unwrap();
         assert_eq!(rig.receive(64), [frame], "{length}");
     }
-}
-
-#[test]
-fn a_peer_that_leaves_ends_a_link_that_was_given_one() {
-    let mut rig = Rig::new();
-    rig.peer.write_all(&framed(&frame(5, 1))[..20]).unwrap();
-    assert!(rig.receive(64).is_empty());
-    let (other, _) = UnixStream::pair().unwrap();
-    drop(std::mem::replace(&mut rig.peer, other));
-    assert!(rig.receive(64).is_empty());
-    let end = rig.link.receive(Instant::ZERO, &mut VecDeque::new(), 64, &mut rig.ledger);
-    assert!(matches!(end, Err(DeviceError::Closed)));
-    let mut frames = VecDeque::from([to_send(&frame(5, 1), 54)]);
-    rig.transmit(&mut frames);
-    assert!(frames.is_empty());
-    assert_eq!(rig.link.counters().tx_dropped_closed, 1);
 }
 
 #[test]

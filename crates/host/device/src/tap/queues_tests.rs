@@ -15,8 +15,8 @@ use pagewire_mem::{
 use super::limits::{MOVE_FRAMES, VNET_HEADER};
 use super::*;
 use pagewire_mem::link::{HeaderSplit, QueueMemory, Rule};
-use pagewire_testkit::built;
 use pagewire_testkit::frames::{bytes_of, ip, to_send};
+use pagewire_testkit::{built, given};
 
 const SPARE: usize = 3;
 const PORT: u16 = 9000;
@@ -152,84 +152,100 @@ fn is_in(lease: &Lease, packet: &PacketBuf) -> bool {
     owned > 0
 }
 
-#[test]
-fn flows_of_a_rule_leave_and_come_by_their_own_queue_into_its_memory() {
+given! {
     let mut rig = Rig::new();
-    assert_eq!(rig.tap.steering().unwrap().queues(), 1 + SPARE);
-    let lease = rig.bind(256);
-    assert_eq!((rig.queue_of_answer(PORT), rig.queue_of_answer(OTHER)), (QUEUE, 0));
-    for _ in 0..50 {
-        let packet = rig.receive(QUEUE, PORT, 20_000);
-        assert!(is_in(&lease, &packet));
-        assert!(!is_in(&lease, &rig.receive(0, OTHER, 20_000)));
+
+    flows_of_a_rule_leave_and_come_by_their_own_queue_into_its_memory {
+        assert_eq!(rig.tap.steering().unwrap().queues(), 1 + SPARE);
+        let lease = rig.bind(256);
+        assert_eq!((rig.queue_of_answer(PORT), rig.queue_of_answer(OTHER)), (QUEUE, 0));
+        for _ in 0..50 {
+            let packet = rig.receive(QUEUE, PORT, 20_000);
+            assert!(is_in(&lease, &packet));
+            assert!(!is_in(&lease, &rig.receive(0, OTHER, 20_000)));
+        }
+        assert_eq!(rig.ledger.ours(), 0);
+        assert_eq!(rig.level(), (50 * 20_000, 0));
     }
-    assert_eq!(rig.ledger.ours(), 0);
-    assert_eq!(rig.level(), (50 * 20_000, 0));
-}
-
-#[test]
-fn payload_of_others_that_lands_there_is_moved_out_and_counted() {
-    let mut rig = Rig::new();
-    let lease = rig.bind(64);
-    rig.receive(QUEUE, PORT, 5000);
-    for n in 1..=200 {
-        assert!(!is_in(&lease, &rig.receive(QUEUE, OTHER, 5000)));
-        assert_eq!(rig.ledger.get(CopyReason::Misplaced), n * 5000);
-    }
-    assert!(is_in(&lease, &rig.receive(QUEUE, PORT, 5000)), "and none of its pages is lost");
-    assert_eq!(rig.level(), (10_000, 0));
-}
-
-#[test]
-fn a_flow_of_the_queue_that_comes_by_another_queue_is_counted_as_missed() {
-    let mut rig = Rig::new();
-    let lease = rig.bind(64);
-    assert!(!is_in(&lease, &rig.receive(0, PORT, 5000)));
-    assert_eq!((rig.level(), rig.ledger.get(CopyReason::Misplaced)), ((0, 5000), 0));
-}
-
-#[test]
-fn without_pages_frames_land_in_the_taps_own_until_there_are_some() {
-    let mut rig = Rig::new();
-    let mut lease = rig.bind(20);
-    let first = rig.receive(QUEUE, PORT, 60_000);
-    assert!(is_in(&lease, &first));
-    let second = rig.receive(QUEUE, PORT, 60_000);
-    assert!(!is_in(&lease, &second));
-    assert_eq!(rig.level(), (60_000, 60_000));
-    // The application gives the rest.
-    for page in 20..64 {
-        lease.take_back(pagewire_mem::BufferId::first(page)).unwrap();
-    }
-    assert!(is_in(&lease, &rig.receive(QUEUE, PORT, 60_000)));
-}
-
-#[test]
-fn a_queue_that_loses_its_memory_lets_go_of_every_page_at_once() {
-    let mut rig = Rig::new();
-    for _ in 0..5 {
+    payload_of_others_that_lands_there_is_moved_out_and_counted {
         let lease = rig.bind(64);
-        let packet = rig.receive(QUEUE, PORT, 10_000);
-        assert!(is_in(&lease, &packet) && !lease.is_home());
-        drop((packet, rig.tap.steering().unwrap().unbind(1)));
-        // Nothing need come in for it.
-        rig.poll();
-        assert!(lease.is_home());
-        assert_eq!(rig.queue_of_answer(PORT), 0);
-        // Frames that are still on their way there are received as others are.
-        assert!(!is_in(&lease, &rig.receive(QUEUE, PORT, 10_000)));
+        rig.receive(QUEUE, PORT, 5000);
+        for n in 1..=200 {
+            assert!(!is_in(&lease, &rig.receive(QUEUE, OTHER, 5000)));
+            assert_eq!(rig.ledger.get(CopyReason::Misplaced), n * 5000);
+        }
+        assert!(is_in(&lease, &rig.receive(QUEUE, PORT, 5000)), "and none of its pages is lost");
+        assert_eq!(rig.level(), (10_000, 0));
     }
-}
-
-#[test]
-fn memory_that_takes_the_place_of_other_memory_at_once_is_not_confused_with_it() {
-    let mut rig = Rig::new();
-    let old = rig.bind(64);
-    drop(rig.receive(QUEUE, PORT, 10_000));
-    drop(rig.tap.steering().unwrap().unbind(1));
-    let new = rig.bind(64);
-    assert!(old.is_home());
-    assert!(is_in(&new, &rig.receive(QUEUE, PORT, 10_000)));
+    a_flow_of_the_queue_that_comes_by_another_queue_is_counted_as_missed {
+        let lease = rig.bind(64);
+        assert!(!is_in(&lease, &rig.receive(0, PORT, 5000)));
+        assert_eq!((rig.level(), rig.ledger.get(CopyReason::Misplaced)), ((0, 5000), 0));
+    }
+    without_pages_frames_land_in_the_taps_own_until_there_are_some {
+        let mut lease = rig.bind(20);
+        let first = rig.receive(QUEUE, PORT, 60_000);
+        assert!(is_in(&lease, &first));
+        let second = rig.receive(QUEUE, PORT, 60_000);
+        assert!(!is_in(&lease, &second));
+        assert_eq!(rig.level(), (60_000, 60_000));
+        // The application gives the rest.
+        for page in 20..64 {
+            lease.take_back(pagewire_mem::BufferId::first(page)).unwrap();
+        }
+        assert!(is_in(&lease, &rig.receive(QUEUE, PORT, 60_000)));
+    }
+    a_queue_that_loses_its_memory_lets_go_of_every_page_at_once {
+        for _ in 0..5 {
+            let lease = rig.bind(64);
+            let packet = rig.receive(QUEUE, PORT, 10_000);
+            assert!(is_in(&lease, &packet) && !lease.is_home());
+            drop((packet, rig.tap.steering().unwrap().unbind(1)));
+            // Nothing need come in for it.
+            rig.poll();
+            assert!(lease.is_home());
+            assert_eq!(rig.queue_of_answer(PORT), 0);
+            // Frames that are still on their way there are received as others are.
+            assert!(!is_in(&lease, &rig.receive(QUEUE, PORT, 10_000)));
+        }
+    }
+    memory_that_takes_the_place_of_other_memory_at_once_is_not_confused_with_it {
+        let old = rig.bind(64);
+        drop(rig.receive(QUEUE, PORT, 10_000));
+        drop(rig.tap.steering().unwrap().unbind(1));
+        let new = rig.bind(64);
+        assert!(old.is_home());
+        assert!(is_in(&new, &rig.receive(QUEUE, PORT, 10_000)));
+    }
+    memory_that_others_may_write_is_refused {
+        let region = Region::memfd_shared("shared", GROUP_PAGES * PAGE_SIZE).unwrap();
+        let shared = QueueMemory::new(PagePool::over(region).unwrap());
+        let steering = rig.tap.steering().unwrap();
+        assert_eq!(steering.bind(1, shared), Err(crate::BindError::Shared));
+        assert_eq!(steering.bind(SPARE + 1, memory()), Err(crate::BindError::NoQueue(SPARE + 1)));
+        steering.bind(SPARE, memory()).unwrap();
+        assert_eq!(steering.bind(SPARE, memory()), Err(crate::BindError::Taken(SPARE)));
+    }
+    a_queue_that_was_attached_is_read_even_if_it_lost_its_memory_at_once {
+        let steering = rig.tap.steering().unwrap();
+        steering.bind(1, memory()).unwrap();
+        drop(steering.unbind(1));
+        rig.receive(QUEUE, PORT, 5000);
+    }
+    frames_of_a_flow_that_gets_a_queue_stay_in_order {
+        let port = spread(&mut rig);
+        // Behind some frames of others, two of the flow are still in the first queue.
+        for n in 0..8 {
+            let port = if n < 6 { OTHER + 9 } else { port };
+            rig.put(0, &frame(4000, port, n, 100));
+        }
+        assert_eq!(rig.queue_of_answer(port), 1);
+        rig.put(1, &frame(4000, port, 8, 100));
+        // Whichever queue has its turn.
+        rig.tap.queues.next = 1;
+        let seqs: Vec<u32> = rig.poll().iter().map(seq).collect();
+        assert_eq!(seqs, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    }
 }
 
 #[test]
@@ -259,18 +275,6 @@ fn bulk_flows_get_the_queues_that_are_left() {
 fn memory() -> QueueMemory {
     let region = Region::memfd("private", GROUP_PAGES * PAGE_SIZE).unwrap();
     QueueMemory::new(PagePool::over(region).unwrap())
-}
-
-#[test]
-fn memory_that_others_may_write_is_refused() {
-    let mut rig = Rig::new();
-    let region = Region::memfd_shared("shared", GROUP_PAGES * PAGE_SIZE).unwrap();
-    let shared = QueueMemory::new(PagePool::over(region).unwrap());
-    let steering = rig.tap.steering().unwrap();
-    assert_eq!(steering.bind(1, shared), Err(crate::BindError::Shared));
-    assert_eq!(steering.bind(SPARE + 1, memory()), Err(crate::BindError::NoQueue(SPARE + 1)));
-    steering.bind(SPARE, memory()).unwrap();
-    assert_eq!(steering.bind(SPARE, memory()), Err(crate::BindError::Taken(SPARE)));
 }
 
 #[test]
@@ -308,15 +312,6 @@ fn a_queue_that_cannot_be_attached_refuses_its_memory_and_says_why() {
     assert_eq!(rig.tap.steering().unwrap().bind(2, memory()), Ok(()), "later it can");
 }
 
-#[test]
-fn a_queue_that_was_attached_is_read_even_if_it_lost_its_memory_at_once() {
-    let mut rig = Rig::new();
-    let steering = rig.tap.steering().unwrap();
-    steering.bind(1, memory()).unwrap();
-    drop(steering.unbind(1));
-    rig.receive(QUEUE, PORT, 5000);
-}
-
 /// Flows to `OTHER` and to the ports after it get queues; returns the port of the one that has queue 1.
 fn spread(rig: &mut Rig) -> u16 {
     for _ in 0..100 {
@@ -327,23 +322,6 @@ fn spread(rig: &mut Rig) -> u16 {
     let mut ports = OTHER..OTHER + 3;
     let port = ports.find(|&port| rig.tap.queues.bulk_flows.queue_of(&answer(port)) == 1);
     port.expect("it has queue 1")
-}
-
-#[test]
-fn frames_of_a_flow_that_gets_a_queue_stay_in_order() {
-    let mut rig = Rig::new();
-    let port = spread(&mut rig);
-    // Behind some frames of others, two of the flow are still in the first queue.
-    for n in 0..8 {
-        let port = if n < 6 { OTHER + 9 } else { port };
-        rig.put(0, &frame(4000, port, n, 100));
-    }
-    assert_eq!(rig.queue_of_answer(port), 1);
-    rig.put(1, &frame(4000, port, 8, 100));
-    // Whichever queue has its turn.
-    rig.tap.queues.next = 1;
-    let seqs: Vec<u32> = rig.poll().iter().map(seq).collect();
-    assert_eq!(seqs, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use pagewire_mem::{
     CopyLedger, CopyReason, Frag, Gso, GsoKind, Instant, PAGE_SIZE, PacketBuf, PagePool, Region,
     RxChecksum, TxChecksum,
 };
-use pagewire_testkit::frames::bytes_of;
+use pagewire_testkit::{frames::bytes_of, given};
 use proptest::prelude::*;
 
 use super::limits::{MAX_FRAME, MIN_POOL_BYTES, SMALL_PAYLOAD, VNET_HEADER};
@@ -164,57 +164,151 @@ fn steady_bulk_flow_fills_adjacent_pages_from_a_page_boundary() {
     }
 }
 
-#[test]
-fn small_frames_between_bulk_frames_do_not_disturb_them_nor_pin_a_page_each() {
+given! {
     let mut rig = Rig::new();
-    let (mut seq, mut small) = (1, Vec::new());
-    for i in 0..100 {
-        rig.take(&Frame::tcp(seq, 61_440));
-        seq += 61_440;
-        // Another flow: an acknowledgement, and a little data.
-        rig.take(&Frame { ports: 81, ..Frame::tcp(i, 0) });
-        small.push(rig.take(&Frame { ports: 81, ..Frame::tcp(i, 100) }));
+
+    small_frames_between_bulk_frames_do_not_disturb_them_nor_pin_a_page_each {
+        let (mut seq, mut small) = (1, Vec::new());
+        for i in 0..100 {
+            rig.take(&Frame::tcp(seq, 61_440));
+            seq += 61_440;
+            // Another flow: an acknowledgement, and a little data.
+            rig.take(&Frame { ports: 81, ..Frame::tcp(i, 0) });
+            small.push(rig.take(&Frame { ports: 81, ..Frame::tcp(i, 100) }));
+        }
+        let counters = rig.tap.counters();
+        assert_eq!(counters.rx_aligned_bytes, 100 * 61_440);
+        assert_eq!(rig.ledger.get(CopyReason::SmallSegment), 100 * 100);
+        let pages: std::collections::HashSet<_> =
+            small.iter().flat_map(|p| p.frags()).map(|f| f.addr() / PAGE_SIZE).collect();
+        assert!(pages.len() <= 4, "{} pages for 10,000 bytes", pages.len());
     }
-    let counters = rig.tap.counters();
-    assert_eq!(counters.rx_aligned_bytes, 100 * 61_440);
-    assert_eq!(rig.ledger.get(CopyReason::SmallSegment), 100 * 100);
-    let pages: std::collections::HashSet<_> =
-        small.iter().flat_map(|p| p.frags()).map(|f| f.addr() / PAGE_SIZE).collect();
-    assert!(pages.len() <= 4, "{} pages for 10,000 bytes", pages.len());
-}
-
-#[test]
-fn tail_of_a_bulk_flow_stays_behind_it_however_small() {
-    let mut rig = Rig::new();
-    let bulk = rig.take(&Frame::tcp(1, 10_000));
-    let tail = rig.take(&Frame::tcp(10_001, 5));
-    assert!(bulk.frags()[0].is_followed_by(&tail.frags()[0]));
-    assert_eq!(rig.ledger.ours(), 0);
-}
-
-#[test]
-fn flows_that_take_turns_start_on_fresh_pages() {
-    let mut rig = Rig::new();
-    for i in 0..50 {
-        for ports in [80, 81] {
-            rig.take(&Frame { ports, ..Frame::tcp(1 + i * 65_160, 65_160) });
+    tail_of_a_bulk_flow_stays_behind_it_however_small {
+        let bulk = rig.take(&Frame::tcp(1, 10_000));
+        let tail = rig.take(&Frame::tcp(10_001, 5));
+        assert!(bulk.frags()[0].is_followed_by(&tail.frags()[0]));
+        assert_eq!(rig.ledger.ours(), 0);
+    }
+    flows_that_take_turns_start_on_fresh_pages {
+        for i in 0..50 {
+            for ports in [80, 81] {
+                rig.take(&Frame { ports, ..Frame::tcp(1 + i * 65_160, 65_160) });
+            }
+        }
+        let counters = rig.tap.counters();
+        assert!(counters.rx_aligned_bytes >= counters.rx_payload_bytes * 98 / 100);
+    }
+    connection_that_begins_gets_a_fresh_page_and_its_own_header_length {
+        for v6 in [false, true] {
+            rig.take(&Frame { v6, flags: 0x12, ..Frame::tcp(0, 0) });
+            let data = rig.take(&Frame { v6, ..Frame::tcp(1, 20_001) });
+            assert!(data.frags()[0].is_page_aligned());
+            assert_eq!(data.head().len(), data.len() - 20_001);
+        }
+        assert_eq!(rig.tap.counters().rx_mispredicted, 0);
+        assert_eq!(rig.tap.counters().rx_aligned_bytes, 40_002);
+    }
+    control_frames_need_no_page {
+        let mut arp = vec![0xff; 42];
+        arp[12..14].copy_from_slice(&[8, 6]);
+        let icmp = Frame { protocol: 1, ..Frame::tcp(0, 64) };
+        let neighbour = Frame { protocol: 58, v6: true, ..Frame::tcp(0, 32) };
+        for bytes in [arp, icmp.bytes(), neighbour.bytes()] {
+            let packet = rig.receive(PLAIN, &bytes).unwrap();
+            assert_eq!(packet.head(), bytes);
+            assert!(packet.frags().is_empty());
         }
     }
-    let counters = rig.tap.counters();
-    assert!(counters.rx_aligned_bytes >= counters.rx_payload_bytes * 98 / 100);
-}
-
-#[test]
-fn connection_that_begins_gets_a_fresh_page_and_its_own_header_length() {
-    let mut rig = Rig::new();
-    for v6 in [false, true] {
-        rig.take(&Frame { v6, flags: 0x12, ..Frame::tcp(0, 0) });
-        let data = rig.take(&Frame { v6, ..Frame::tcp(1, 20_001) });
-        assert!(data.frags()[0].is_page_aligned());
-        assert_eq!(data.head().len(), data.len() - 20_001);
+    padding_is_kept_and_is_no_payload {
+        let mut bytes = Frame::tcp(1, 1000).bytes();
+        bytes.extend([0; 46]);
+        let packet = rig.receive(PLAIN, &bytes).unwrap();
+        assert_eq!(bytes_of(&packet), bytes);
+        assert_eq!(rig.tap.counters().rx_payload_bytes, 1000);
     }
-    assert_eq!(rig.tap.counters().rx_mispredicted, 0);
-    assert_eq!(rig.tap.counters().rx_aligned_bytes, 40_002);
+    longest_frame_fits_and_a_longer_one_is_malformed {
+        for i in 0..30 {
+            let longest = Frame::tcp(i, MAX_FRAME - 66);
+            assert_eq!(longest.bytes().len(), MAX_FRAME);
+            rig.take(&longest);
+        }
+        let mut bytes = Frame::tcp(0, MAX_FRAME - 66).bytes();
+        bytes.push(0);
+        assert!(rig.receive(PLAIN, &bytes).is_none());
+        assert_eq!(rig.tap.counters().rx_dropped_malformed, 1);
+    }
+    frame_is_sent_with_its_virtio_header_head_and_fragments_in_one_piece {
+        let mut packet = outgoing(66, &[&[1; 3000], &[2; 500]]);
+        packet.head_mut()[34 + 13] = 0x90;
+        packet.tx_checksum = TxChecksum::Partial { start: 34, offset: 16 };
+        packet.gso = Some(Gso { kind: GsoKind::TcpV6, size: 1000, header_len: 66 });
+        assert!(rig.transmit(packet).is_empty());
+        let sent = rig.sent();
+        let mut expect = vec![1, 0x84];
+        for word in [66_u16, 1000, 34, 16] {
+            expect.extend(word.to_ne_bytes());
+        }
+        expect.extend([7; 47]);
+        expect.push(0x90);
+        expect.extend([7; 18]);
+        expect.extend([1; 3000]);
+        expect.extend([2; 500]);
+        assert_eq!(sent, expect);
+        let counters = rig.tap.counters();
+        assert_eq!((counters.tx_frames, counters.tx_bytes, counters.syscalls), (1, 3566, 1));
+        assert_eq!(rig.ledger.get(CopyReason::DeviceTx), 3500);
+        assert_eq!(rig.ledger.ours(), 0);
+    }
+    super_frame_of_one_segment_is_sent_as_an_ordinary_frame {
+        let mut packet = outgoing(66, &[&[1; 1000]]);
+        packet.gso = Some(Gso { kind: GsoKind::TcpV4, size: 1000, header_len: 66 });
+        assert!(rig.transmit(packet).is_empty());
+        assert_eq!(rig.sent()[..VNET_HEADER], PLAIN);
+    }
+    frames_without_room_stay_in_order_at_the_front {
+        let mut frames: VecDeque<_> = (0..100).map(|i| outgoing(60, &[&[i; 5000]])).collect();
+        rig.tap.transmit(Instant::ZERO, &mut frames, &mut rig.ledger).unwrap();
+        let sent = rig.tap.counters().tx_frames as usize;
+        assert!(sent > 0 && frames.len() == 100 - sent, "{sent} sent");
+        assert_eq!(frames[0].frags()[0].as_slice().unwrap()[0], sent as u8);
+        let mut seen = 0;
+        while seen < 100 {
+            assert_eq!(rig.sent()[VNET_HEADER + 60], seen);
+            seen += 1;
+            rig.tap.transmit(Instant::ZERO, &mut frames, &mut rig.ledger).unwrap();
+        }
+        assert!(frames.is_empty());
+    }
+    frames_that_can_never_be_sent_are_counted_and_do_not_stop_the_rest {
+        let gso = Gso { kind: GsoKind::TcpV4, size: 1000, header_len: 66 };
+        let partial = TxChecksum::Partial { start: 34, offset: 16 };
+        let mut frames = VecDeque::new();
+        let mut bad = |change: &dyn Fn(&mut PacketBuf)| {
+            let mut packet = outgoing(66, &[&[1; 3000]]);
+            (packet.gso, packet.tx_checksum) = (Some(gso), partial);
+            change(&mut packet);
+            frames.push_back(packet);
+        };
+        bad(&|p| p.gso = Some(Gso { size: 0, ..gso }));
+        bad(&|p| p.gso = Some(Gso { header_len: 65, ..gso }));
+        bad(&|p| p.tx_checksum = TxChecksum::Done);
+        bad(&|p| p.tx_checksum = TxChecksum::Partial { start: 60, offset: 5 });
+        bad(&|p| p.push_frag(Frag::from_static(&[0; 65_000])).unwrap());
+        // A file that was cut short under its mapping: the kernel finds no page.
+        let file = std::fs::File::from(
+            rustix::fs::memfd_create("short", rustix::fs::MemfdFlags::CLOEXEC).unwrap(),
+        );
+        file.set_len(8192).unwrap();
+        let region = Region::file(&file, 0, 8192).unwrap();
+        file.set_len(0).unwrap();
+        bad(&|p| p.push_frag(region.frag(0, 8192).unwrap()).unwrap());
+        bad(&|_| ());
+        rig.tap.transmit(Instant::ZERO, &mut frames, &mut rig.ledger).unwrap();
+        assert!(frames.is_empty());
+        let counters = rig.tap.counters();
+        assert_eq!((counters.tx_dropped_error, counters.tx_frames), (6, 1));
+        assert_eq!(rig.sent().len(), VNET_HEADER + 3066);
+    }
 }
 
 #[test]
@@ -234,44 +328,6 @@ fn wrong_prediction_costs_alignment_once_and_never_a_byte() {
         rig.take(&Frame { options, ..Frame::tcp(16_385, 8192) });
         assert_eq!(rig.tap.counters().rx_aligned_bytes, 16_384);
     }
-}
-
-#[test]
-fn control_frames_need_no_page() {
-    let mut rig = Rig::new();
-    let mut arp = vec![0xff; 42];
-    arp[12..14].copy_from_slice(&[8, 6]);
-    let icmp = Frame { protocol: 1, ..Frame::tcp(0, 64) };
-    let neighbour = Frame { protocol: 58, v6: true, ..Frame::tcp(0, 32) };
-    for bytes in [arp, icmp.bytes(), neighbour.bytes()] {
-        let packet = rig.receive(PLAIN, &bytes).unwrap();
-        assert_eq!(packet.head(), bytes);
-        assert!(packet.frags().is_empty());
-    }
-}
-
-#[test]
-fn padding_is_kept_and_is_no_payload() {
-    let mut rig = Rig::new();
-    let mut bytes = Frame::tcp(1, 1000).bytes();
-    bytes.extend([0; 46]);
-    let packet = rig.receive(PLAIN, &bytes).unwrap();
-    assert_eq!(bytes_of(&packet), bytes);
-    assert_eq!(rig.tap.counters().rx_payload_bytes, 1000);
-}
-
-#[test]
-fn longest_frame_fits_and_a_longer_one_is_malformed() {
-    let mut rig = Rig::new();
-    for i in 0..30 {
-        let longest = Frame::tcp(i, MAX_FRAME - 66);
-        assert_eq!(longest.bytes().len(), MAX_FRAME);
-        rig.take(&longest);
-    }
-    let mut bytes = Frame::tcp(0, MAX_FRAME - 66).bytes();
-    bytes.push(0);
-    assert!(rig.receive(PLAIN, &bytes).is_none());
-    assert_eq!(rig.tap.counters().rx_dropped_malformed, 1);
 }
 
 #[test]
@@ -362,90 +418,6 @@ fn scattered_free_pages_still_hold_a_frame() {
     }
     assert!(whole > 0);
     assert!(rig.tap.pool_audit().unwrap().is_conserved());
-}
-
-#[test]
-fn frame_is_sent_with_its_virtio_header_head_and_fragments_in_one_piece() {
-    let mut rig = Rig::new();
-    let mut packet = outgoing(66, &[&[1; 3000], &[2; 500]]);
-    packet.head_mut()[34 + 13] = 0x90;
-    packet.tx_checksum = TxChecksum::Partial { start: 34, offset: 16 };
-    packet.gso = Some(Gso { kind: GsoKind::TcpV6, size: 1000, header_len: 66 });
-    assert!(rig.transmit(packet).is_empty());
-    let sent = rig.sent();
-    let mut expect = vec![1, 0x84];
-    for word in [66_u16, 1000, 34, 16] {
-        expect.extend(word.to_ne_bytes());
-    }
-    expect.extend([7; 47]);
-    expect.push(0x90);
-    expect.extend([7; 18]);
-    expect.extend([1; 3000]);
-    expect.extend([2; 500]);
-    assert_eq!(sent, expect);
-    let counters = rig.tap.counters();
-    assert_eq!((counters.tx_frames, counters.tx_bytes, counters.syscalls), (1, 3566, 1));
-    assert_eq!(rig.ledger.get(CopyReason::DeviceTx), 3500);
-    assert_eq!(rig.ledger.ours(), 0);
-}
-
-#[test]
-fn super_frame_of_one_segment_is_sent_as_an_ordinary_frame() {
-    let mut rig = Rig::new();
-    let mut packet = outgoing(66, &[&[1; 1000]]);
-    packet.gso = Some(Gso { kind: GsoKind::TcpV4, size: 1000, header_len: 66 });
-    assert!(rig.transmit(packet).is_empty());
-    assert_eq!(rig.sent()[..VNET_HEADER], PLAIN);
-}
-
-#[test]
-fn frames_without_room_stay_in_order_at_the_front() {
-    let mut rig = Rig::new();
-    let mut frames: VecDeque<_> = (0..100).map(|i| outgoing(60, &[&[i; 5000]])).collect();
-    rig.tap.transmit(Instant::ZERO, &mut frames, &mut rig.ledger).unwrap();
-    let sent = rig.tap.counters().tx_frames as usize;
-    assert!(sent > 0 && frames.len() == 100 - sent, "{sent} sent");
-    assert_eq!(frames[0].frags()[0].as_slice().unwrap()[0], sent as u8);
-    let mut seen = 0;
-    while seen < 100 {
-        assert_eq!(rig.sent()[VNET_HEADER + 60], seen);
-        seen += 1;
-        rig.tap.transmit(Instant::ZERO, &mut frames, &mut rig.ledger).unwrap();
-    }
-    assert!(frames.is_empty());
-}
-
-#[test]
-fn frames_that_can_never_be_sent_are_counted_and_do_not_stop_the_rest() {
-    let mut rig = Rig::new();
-    let gso = Gso { kind: GsoKind::TcpV4, size: 1000, header_len: 66 };
-    let partial = TxChecksum::Partial { start: 34, offset: 16 };
-    let mut frames = VecDeque::new();
-    let mut bad = |change: &dyn Fn(&mut PacketBuf)| {
-        let mut packet = outgoing(66, &[&[1; 3000]]);
-        (packet.gso, packet.tx_checksum) = (Some(gso), partial);
-        change(&mut packet);
-        frames.push_back(packet);
-    };
-    bad(&|p| p.gso = Some(Gso { size: 0, ..gso }));
-    bad(&|p| p.gso = Some(Gso { header_len: 65, ..gso }));
-    bad(&|p| p.tx_checksum = TxChecksum::Done);
-    bad(&|p| p.tx_checksum = TxChecksum::Partial { start: 60, offset: 5 });
-    bad(&|p| p.push_frag(Frag::from_static(&[0; 65_000])).unwrap());
-    // A file that was cut short under its mapping: the kernel finds no page.
-    let file = std::fs::File::from(
-        rustix::fs::memfd_create("short", rustix::fs::MemfdFlags::CLOEXEC).unwrap(),
-    );
-    file.set_len(8192).unwrap();
-    let region = Region::file(&file, 0, 8192).unwrap();
-    file.set_len(0).unwrap();
-    bad(&|p| p.push_frag(region.frag(0, 8192).unwrap()).unwrap());
-    bad(&|_| ());
-    rig.tap.transmit(Instant::ZERO, &mut frames, &mut rig.ledger).unwrap();
-    assert!(frames.is_empty());
-    let counters = rig.tap.counters();
-    assert_eq!((counters.tx_dropped_error, counters.tx_frames), (6, 1));
-    assert_eq!(rig.sent().len(), VNET_HEADER + 3066);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagewire::{ConnectOptions, Dns, Host, Resolver, Resolving, TcpStream, net};
+use pagewire_testkit::given;
 use simple_dns::rdata::{A, CNAME, RData};
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, RCODE, ResourceRecord, TYPE};
 
@@ -174,25 +175,51 @@ fn names_that_the_resolver_was_told_and_localhost_ask_nobody() {
     assert!(here.iter().all(|at| at.ip().is_loopback()) && !here.is_empty());
 }
 
-#[test]
-fn a_connection_by_name_goes_to_the_address_that_listens() {
+given! {
     let (server, client) = hosts();
-    serve(&server, Says::Address);
-    let listener = server.listen("10.0.0.1:80").expect("listen");
-    let near = client.connect("www.example:80").expect("connect");
-    assert_eq!(listener.accept().expect("accept").1, near.local_addr().expect("bound"));
-}
 
-#[test]
-fn an_address_that_does_not_answer_does_not_hold_up_the_next() {
-    let (server, client) = hosts();
-    let _listener = server.listen("10.0.0.1:80").expect("listen");
-    // No neighbour has it: that is known after seconds.
-    let dead: SocketAddr = "10.0.0.99:80".parse().expect("an address");
-    let began = Instant::now();
-    let near = client.connect(&[dead, found()[0]][..]).expect("connect");
-    assert_eq!(near.peer_addr().expect("peer"), found()[0]);
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    a_connection_by_name_goes_to_the_address_that_listens {
+        serve(&server, Says::Address);
+        let listener = server.listen("10.0.0.1:80").expect("listen");
+        let near = client.connect("www.example:80").expect("connect");
+        assert_eq!(listener.accept().expect("accept").1, near.local_addr().expect("bound"));
+    }
+    an_address_that_does_not_answer_does_not_hold_up_the_next {
+        let _listener = server.listen("10.0.0.1:80").expect("listen");
+        // No neighbour has it: that is known after seconds.
+        let dead: SocketAddr = "10.0.0.99:80".parse().expect("an address");
+        let began = Instant::now();
+        let near = client.connect(&[dead, found()[0]][..]).expect("connect");
+        assert_eq!(near.peer_addr().expect("peer"), found()[0]);
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    }
+    a_connection_does_not_begin_with_a_time_to_live_of_0 {
+        let _listener = server.listen("10.0.0.1:80").expect("listen");
+        let error = client.connect_with("10.0.0.1:80", &ConnectOptions::new().ttl(0));
+        assert_eq!(error.expect_err("as IP_TTL").kind(), io::ErrorKind::InvalidInput);
+    }
+    a_default_host_counts_on_all_threads_and_runs_no_longer_for_that {
+        server.make_default();
+        let (says, hears) = channel();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+            let bound = runtime.block_on(net::TcpListener::bind("10.0.0.1:80"));
+            says.send(bound.and_then(|listener| listener.local_addr())).expect("it listens");
+        });
+        assert_eq!(hears.recv().expect("it answers").expect("bound"), found()[0]);
+        drop((server, client));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        let ended = runtime.block_on(net::TcpListener::bind("10.0.0.1:80")).expect_err("no host");
+        assert_eq!(ended.kind(), io::ErrorKind::Unsupported);
+    }
+    a_listener_of_both_versions_shows_peers_of_ipv4_as_mapped_addresses {
+        let listener = server.listen("[::]:80").expect("listen");
+        let near: TcpStream = client.connect("10.0.0.1:80").expect("connect");
+        let (far, peer) = listener.accept().expect("accept");
+        assert_eq!(peer.ip().to_string(), "::ffff:10.0.0.2");
+        assert_eq!(far.local_addr().expect("bound").ip().to_string(), "::ffff:10.0.0.1");
+        assert_eq!(near.peer_addr().expect("peer").ip().to_string(), "10.0.0.1");
+    }
 }
 
 #[test]
@@ -201,14 +228,6 @@ fn of_several_addresses_that_refuse_the_last_error_is_returned() {
     let closed: SocketAddr = "10.0.0.1:9".parse().expect("an address");
     let error = client.connect(&[closed, closed][..]).expect_err("closed");
     assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-}
-
-#[test]
-fn a_connection_does_not_begin_with_a_time_to_live_of_0() {
-    let (server, client) = hosts();
-    let _listener = server.listen("10.0.0.1:80").expect("listen");
-    let error = client.connect_with("10.0.0.1:80", &ConnectOptions::new().ttl(0));
-    assert_eq!(error.expect_err("as IP_TTL").kind(), io::ErrorKind::InvalidInput);
 }
 
 #[test]
@@ -269,32 +288,4 @@ async fn sockets_are_made_on_the_host_that_the_thread_has_entered() {
     assert_eq!(here.local_addr().expect("bound").ip(), SERVER);
     drop((entered, listener));
     assert!(net::UdpSocket::bind("10.0.0.1:9").await.is_err());
-}
-
-#[test]
-fn a_default_host_counts_on_all_threads_and_runs_no_longer_for_that() {
-    let (server, client) = hosts();
-    server.make_default();
-    let (says, hears) = channel();
-    thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
-        let bound = runtime.block_on(net::TcpListener::bind("10.0.0.1:80"));
-        says.send(bound.and_then(|listener| listener.local_addr())).expect("it listens");
-    });
-    assert_eq!(hears.recv().expect("it answers").expect("bound"), found()[0]);
-    drop((server, client));
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
-    let ended = runtime.block_on(net::TcpListener::bind("10.0.0.1:80")).expect_err("no host");
-    assert_eq!(ended.kind(), io::ErrorKind::Unsupported);
-}
-
-#[test]
-fn a_listener_of_both_versions_shows_peers_of_ipv4_as_mapped_addresses() {
-    let (server, client) = hosts();
-    let listener = server.listen("[::]:80").expect("listen");
-    let near: TcpStream = client.connect("10.0.0.1:80").expect("connect");
-    let (far, peer) = listener.accept().expect("accept");
-    assert_eq!(peer.ip().to_string(), "::ffff:10.0.0.2");
-    assert_eq!(far.local_addr().expect("bound").ip().to_string(), "::ffff:10.0.0.1");
-    assert_eq!(near.peer_addr().expect("peer").ip().to_string(), "10.0.0.1");
 }

@@ -14,6 +14,7 @@ use pagewire::proxy::Proxy;
 use pagewire::services::{Event, Stack};
 use pagewire::services::{Instant, Service};
 use pagewire::{Host, TcpStream};
+use pagewire_testkit::given;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::support::{Odd, builders_on, cause_of, connect, hosts, pair, poll_once, rings, waits};
@@ -104,28 +105,75 @@ fn a_service_that_panics_when_it_is_asked_is_over_and_the_host_goes_on() {
     }
 }
 
-#[test]
-fn an_observer_that_panics_is_called_again_and_the_host_goes_on() {
+given! {
     let (host, peer) = hosts();
-    let calls = Arc::new(AtomicU32::new(0));
-    let counts = Arc::clone(&calls);
-    host.on_event(move |_| {
-        counts.fetch_add(1, Ordering::Relaxed);
-        panic!("an observer, as asked");
-    });
-    assert_works(&host, &peer);
-    let calls = u64::from(calls.load(Ordering::Relaxed));
-    assert!(calls > 1);
-    assert!(host.stats().contained.observers >= calls);
-}
 
-#[test]
-fn a_verb_that_panics_under_the_lock_is_its_callers_business_alone() {
-    let (host, peer) = hosts();
-    let calls = host.clone();
-    let thread = thread::spawn(move || calls.with_stack(|_, _| panic!("a verb, as asked")));
-    assert!(thread.join().is_err(), "it is told");
-    assert_works(&host, &peer);
+    an_observer_that_panics_is_called_again_and_the_host_goes_on {
+        let calls = Arc::new(AtomicU32::new(0));
+        let counts = Arc::clone(&calls);
+        host.on_event(move |_| {
+            counts.fetch_add(1, Ordering::Relaxed);
+            panic!("an observer, as asked");
+        });
+        assert_works(&host, &peer);
+        let calls = u64::from(calls.load(Ordering::Relaxed));
+        assert!(calls > 1);
+        assert!(host.stats().contained.observers >= calls);
+    }
+    a_verb_that_panics_under_the_lock_is_its_callers_business_alone {
+        let calls = host.clone();
+        let thread = thread::spawn(move || calls.with_stack(|_, _| panic!("a verb, as asked")));
+        assert!(thread.join().is_err(), "it is told");
+        assert_works(&host, &peer);
+    }
+    an_owner_that_panics_when_it_is_dropped_is_contained {
+        let (far, near) = joined(&host, &peer);
+        far.send(owned(|| panic!("an owner, as asked"))).expect("send");
+        read_owned(&near);
+        assert!(host.drain(Duration::from_secs(30)));
+        while host.stats().contained.owners + peer.stats().contained.owners == 0 {
+            thread::yield_now();
+        }
+        assert_works(&host, &peer);
+    }
+    an_owner_may_call_its_host_and_close_its_sockets_when_it_is_dropped {
+        let (far, near) = joined(&host, &peer);
+        let (other, _other_near) = joined(&host, &peer);
+        let done = Arc::new(AtomicBool::new(false));
+        let (says, calls) = (Arc::clone(&done), host.clone());
+        far.send(owned(move || {
+            calls.stats();
+            calls.udp("10.0.0.1:0").expect("a socket");
+            drop(other);
+            says.store(true, Ordering::Release);
+        }))
+        .expect("send");
+        read_owned(&near);
+        while !done.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        assert_works(&host, &peer);
+    }
+    memory_is_let_go_before_its_completion_is_told {
+        let (far, near) = joined(&host, &peer);
+        far.set_zerocopy(true).expect("zerocopy");
+        for _ in 0..100 {
+            let dropped = Arc::new(AtomicBool::new(false));
+            let says = Arc::clone(&dropped);
+            far.send_zc(owned(move || says.store(true, Ordering::Release))).expect("send");
+            read_owned(&near);
+            far.wait_completion().expect("completion").expect("one is outstanding");
+            assert!(dropped.load(Ordering::Acquire), "the news came before the memory");
+        }
+    }
+    a_future_that_is_dropped_under_the_lock_waits_no_more {
+        let (far, _near) = joined(&host, &peer);
+        let far = pagewire::net::TcpStream::from(far);
+        let mut receive = Box::pin(async move { far.recv_chunks(100).await.map(drop) });
+        poll_once(&mut receive.as_mut());
+        host.with_stack(move |_, _| drop(receive));
+        assert_works(&host, &peer);
+    }
 }
 
 /// An owner of sent memory, and what its drop does.
@@ -152,55 +200,6 @@ fn owned(act: impl FnOnce() + Send + 'static) -> Bytes {
 /// Reads it all by copy: the last who has sent memory is a host then, not this thread.
 fn read_owned(near: &TcpStream) {
     std::io::Read::read_exact(&mut &*near, &mut [0; 10_000]).expect("read");
-}
-
-#[test]
-fn an_owner_that_panics_when_it_is_dropped_is_contained() {
-    let (host, peer) = hosts();
-    let (far, near) = joined(&host, &peer);
-    far.send(owned(|| panic!("an owner, as asked"))).expect("send");
-    read_owned(&near);
-    assert!(host.drain(Duration::from_secs(30)));
-    while host.stats().contained.owners + peer.stats().contained.owners == 0 {
-        thread::yield_now();
-    }
-    assert_works(&host, &peer);
-}
-
-#[test]
-fn an_owner_may_call_its_host_and_close_its_sockets_when_it_is_dropped() {
-    let (host, peer) = hosts();
-    let (far, near) = joined(&host, &peer);
-    let (other, _other_near) = joined(&host, &peer);
-    let done = Arc::new(AtomicBool::new(false));
-    let (says, calls) = (Arc::clone(&done), host.clone());
-    far.send(owned(move || {
-        calls.stats();
-        calls.udp("10.0.0.1:0").expect("a socket");
-        drop(other);
-        says.store(true, Ordering::Release);
-    }))
-    .expect("send");
-    read_owned(&near);
-    while !done.load(Ordering::Acquire) {
-        thread::yield_now();
-    }
-    assert_works(&host, &peer);
-}
-
-#[test]
-fn memory_is_let_go_before_its_completion_is_told() {
-    let (host, peer) = hosts();
-    let (far, near) = joined(&host, &peer);
-    far.set_zerocopy(true).expect("zerocopy");
-    for _ in 0..100 {
-        let dropped = Arc::new(AtomicBool::new(false));
-        let says = Arc::clone(&dropped);
-        far.send_zc(owned(move || says.store(true, Ordering::Release))).expect("send");
-        read_owned(&near);
-        far.wait_completion().expect("completion").expect("one is outstanding");
-        assert!(dropped.load(Ordering::Acquire), "the news came before the memory");
-    }
 }
 
 /// A waker that panics, and one that owns a socket of the host.
@@ -289,16 +288,5 @@ fn what_is_dropped_under_the_lock_is_closed_afterwards() {
         }
         assert_eq!(host.stats().contained.owners, 0);
     }
-    assert_works(&host, &peer);
-}
-
-#[test]
-fn a_future_that_is_dropped_under_the_lock_waits_no_more() {
-    let (host, peer) = hosts();
-    let (far, _near) = joined(&host, &peer);
-    let far = pagewire::net::TcpStream::from(far);
-    let mut receive = Box::pin(async move { far.recv_chunks(100).await.map(drop) });
-    poll_once(&mut receive.as_mut());
-    host.with_stack(move |_, _| drop(receive));
     assert_works(&host, &peer);
 }

@@ -10,6 +10,7 @@ use pagewire::MtuDiscover;
 use pagewire::memory::{CopyReason, Frag};
 use pagewire::services::SendFlags;
 use pagewire::{Chunks, Host, SendBuf, SocketOption, TcpStream, net};
+use pagewire_testkit::given;
 
 use crate::support::{
     block_on, bytes_of, chunks_of, copied, hosts, joined, kind, manual_hosts, mapped_file, pair,
@@ -22,37 +23,111 @@ fn read_all(stream: &TcpStream) -> Vec<u8> {
     all
 }
 
-#[test]
-fn owned_bytes_go_from_hand_to_hand_without_a_copy() {
+given! {
     let j = joined();
-    let sent = pattern(8 << 20);
-    let sender = sends(j.near, sent.clone());
-    let mut at = 0;
-    for chunk in chunks_of(&j.far).flatten() {
-        let bytes = chunk.as_slice().expect("private memory");
-        assert_eq!(bytes, &sent[at..at + bytes.len()]);
-        assert_eq!(bytes.as_ptr(), sent[at..].as_ptr(), "the very same memory");
-        at += bytes.len();
-    }
-    assert_eq!(at, sent.len());
-    drop(sender.join().expect("sender"));
-    assert_eq!(copied(&[&j.client, &j.server]), 0);
-}
 
-#[test]
-fn plain_writes_and_reads_cost_one_counted_copy_each() {
-    let j = joined();
-    let sent = pattern(3_000_001);
-    let copy = sent.clone();
-    let sender = thread::spawn(move || {
-        { &j.near }.write_all(&copy).expect("write");
+    owned_bytes_go_from_hand_to_hand_without_a_copy {
+        let sent = pattern(8 << 20);
+        let sender = sends(j.near, sent.clone());
+        let mut at = 0;
+        for chunk in chunks_of(&j.far).flatten() {
+            let bytes = chunk.as_slice().expect("private memory");
+            assert_eq!(bytes, &sent[at..at + bytes.len()]);
+            assert_eq!(bytes.as_ptr(), sent[at..].as_ptr(), "the very same memory");
+            at += bytes.len();
+        }
+        assert_eq!(at, sent.len());
+        drop(sender.join().expect("sender"));
+        assert_eq!(copied(&[&j.client, &j.server]), 0);
+    }
+    plain_writes_and_reads_cost_one_counted_copy_each {
+        let sent = pattern(3_000_001);
+        let copy = sent.clone();
+        let sender = thread::spawn(move || {
+            { &j.near }.write_all(&copy).expect("write");
+            j.near.shutdown(Shutdown::Write).expect("shutdown");
+            j.near
+        });
+        assert_eq!(read_all(&j.far), sent);
+        drop(sender.join().expect("sender"));
+        assert_eq!(j.client.stats().ledger.get(CopyReason::AppWrite), sent.len() as u64);
+        assert_eq!(j.server.stats().ledger.get(CopyReason::AppRead), sent.len() as u64);
+    }
+    a_mapped_file_travels_by_reference_and_is_never_borrowed {
+        let content = pattern(300_000);
+        let region = mapped_file(&content);
+        j.near.send(region.frag(0, content.len()).expect("in range")).expect("send");
         j.near.shutdown(Shutdown::Write).expect("shutdown");
-        j.near
-    });
-    assert_eq!(read_all(&j.far), sent);
-    drop(sender.join().expect("sender"));
-    assert_eq!(j.client.stats().ledger.get(CopyReason::AppWrite), sent.len() as u64);
-    assert_eq!(j.server.stats().ledger.get(CopyReason::AppRead), sent.len() as u64);
+        let is_borrowed = |chunks: &Chunks| chunks.iter().any(|c| c.as_slice().is_some());
+        let all: Vec<_> = chunks_of(&j.far).collect();
+        assert!(!all.iter().any(is_borrowed), "somebody else may change it");
+        assert_eq!(bytes_of(all), content);
+        assert_eq!(copied(&[&j.client, &j.server]), 0);
+    }
+    chunks_outlive_their_connection_and_their_host {
+        j.near.send(pattern(100_000)).expect("send");
+        j.near.shutdown(Shutdown::Write).expect("shutdown");
+        let kept: Vec<_> = chunks_of(&j.far).collect();
+        drop(j);
+        assert_eq!(bytes_of(kept), pattern(100_000));
+    }
+    calls_that_would_wait_say_so_when_told_not_to {
+        j.near.set_nonblocking(true).expect("set");
+        j.listener.set_nonblocking(true).expect("set");
+        assert_eq!(kind({ &j.near }.read(&mut [0; 8])), io::ErrorKind::WouldBlock);
+        assert_eq!(kind(j.near.recv_chunks(8)), io::ErrorKind::WouldBlock);
+        assert_eq!(kind(j.listener.accept()), io::ErrorKind::WouldBlock);
+        let mut buf = SendBuf::from(pattern(64 << 20));
+        while j.near.send_some(&mut buf).is_ok() {}
+        assert!(!buf.is_empty(), "the send buffer has a limit");
+    }
+    waits_that_ended_leave_nobody_to_wake {
+        j.far.set_read_timeout(Some(Duration::from_micros(200))).expect("set");
+        for _ in 0..50 {
+            assert_eq!(kind({ &j.far }.read(&mut [0; 8])), io::ErrorKind::TimedOut);
+        }
+        let before = j.server.stats().wakeups;
+        { &j.near }.write_all(b"x").expect("write");
+        j.far.set_read_timeout(None).expect("set");
+        { &j.far }.read_exact(&mut [0; 1]).expect("read");
+        assert!(j.server.stats().wakeups <= before + 1, "{}", j.server.stats().wakeups);
+    }
+    every_page_is_home_when_all_is_done {
+        let sent = pattern(500_000);
+        { &j.near }.write_all(&sent).expect("write");
+        j.near.shutdown(Shutdown::Write).expect("shutdown");
+        assert_eq!(read_all(&j.far), sent);
+        assert!(j.client.drain(Duration::from_secs(10)), "everything is acknowledged");
+        for audit in j.client.pool_audits().into_iter().chain(j.server.pool_audits()) {
+            assert!(audit.is_conserved(), "{audit:?}");
+        }
+    }
+    empty_sends_are_nothing {
+        assert_eq!(j.near.send(Frag::empty()).expect("send"), 0);
+        assert_eq!({ &j.near }.write(b"").expect("write"), 0);
+        assert_eq!({ &j.near }.read(&mut []).expect("read"), 0);
+    }
+    options_and_urgent_data_reach_the_connection {
+        j.near.set_option(SocketOption::NotSentLowat(1 << 20)).expect("option");
+        j.far.set_option(SocketOption::OobInline(false)).expect("option");
+        let mut urgent = SendBuf::from(Bytes::from_static(b"hello!"));
+        assert_eq!(j.near.send_some_with(&mut urgent, SendFlags::URGENT).expect("send"), 6);
+        let mut buf = [0; 16];
+        assert_eq!(j.far.peek(&mut buf).expect("peek"), 5);
+        assert_eq!(&buf[..5], b"hello");
+        assert_eq!(j.far.queued_receive().expect("count"), 5);
+        assert_eq!(j.far.read_urgent().expect("urgent"), b'!');
+        assert_eq!(kind(j.far.read_urgent()), io::ErrorKind::InvalidInput);
+        assert_eq!(j.far.discard(3).expect("discard"), 3);
+        assert_eq!({ &j.far }.read(&mut buf).expect("read"), 2);
+        assert!(j.far.at_urgent_mark().expect("mark"));
+        assert!(j.far.info().expect("info").bytes_received == 6);
+        assert_eq!(
+            kind(j.listener.set_option(SocketOption::QuickAck(true))),
+            io::ErrorKind::Unsupported
+        );
+        j.listener.set_option(SocketOption::NoDelay(true)).expect("option");
+    }
 }
 
 #[test]
@@ -76,62 +151,11 @@ fn what_is_received_can_be_sent_on_without_a_copy() {
 }
 
 #[test]
-fn a_mapped_file_travels_by_reference_and_is_never_borrowed() {
-    let j = joined();
-    let content = pattern(300_000);
-    let region = mapped_file(&content);
-    j.near.send(region.frag(0, content.len()).expect("in range")).expect("send");
-    j.near.shutdown(Shutdown::Write).expect("shutdown");
-    let is_borrowed = |chunks: &Chunks| chunks.iter().any(|c| c.as_slice().is_some());
-    let all: Vec<_> = chunks_of(&j.far).collect();
-    assert!(!all.iter().any(is_borrowed), "somebody else may change it");
-    assert_eq!(bytes_of(all), content);
-    assert_eq!(copied(&[&j.client, &j.server]), 0);
-}
-
-#[test]
-fn chunks_outlive_their_connection_and_their_host() {
-    let j = joined();
-    j.near.send(pattern(100_000)).expect("send");
-    j.near.shutdown(Shutdown::Write).expect("shutdown");
-    let kept: Vec<_> = chunks_of(&j.far).collect();
-    drop(j);
-    assert_eq!(bytes_of(kept), pattern(100_000));
-}
-
-#[test]
-fn calls_that_would_wait_say_so_when_told_not_to() {
-    let j = joined();
-    j.near.set_nonblocking(true).expect("set");
-    j.listener.set_nonblocking(true).expect("set");
-    assert_eq!(kind({ &j.near }.read(&mut [0; 8])), io::ErrorKind::WouldBlock);
-    assert_eq!(kind(j.near.recv_chunks(8)), io::ErrorKind::WouldBlock);
-    assert_eq!(kind(j.listener.accept()), io::ErrorKind::WouldBlock);
-    let mut buf = SendBuf::from(pattern(64 << 20));
-    while j.near.send_some(&mut buf).is_ok() {}
-    assert!(!buf.is_empty(), "the send buffer has a limit");
-}
-
-#[test]
 fn waits_end_when_their_time_is_over() {
     let j = joined();
     j.near.set_read_timeout(Some(Duration::from_millis(5))).expect("set");
     assert_eq!(kind({ &j.near }.read(&mut [0; 8])), io::ErrorKind::TimedOut);
     assert_eq!(kind(j.near.set_read_timeout(Some(Duration::ZERO))), io::ErrorKind::InvalidInput);
-}
-
-#[test]
-fn waits_that_ended_leave_nobody_to_wake() {
-    let j = joined();
-    j.far.set_read_timeout(Some(Duration::from_micros(200))).expect("set");
-    for _ in 0..50 {
-        assert_eq!(kind({ &j.far }.read(&mut [0; 8])), io::ErrorKind::TimedOut);
-    }
-    let before = j.server.stats().wakeups;
-    { &j.near }.write_all(b"x").expect("write");
-    j.far.set_read_timeout(None).expect("set");
-    { &j.far }.read_exact(&mut [0; 1]).expect("read");
-    assert!(j.server.stats().wakeups <= before + 1, "{}", j.server.stats().wakeups);
 }
 
 #[test]
@@ -220,51 +244,6 @@ fn mistakes_in_settings_are_told_in_words() {
     let bad =
         Host::builder().device(pair().0).address("10.0.0.300/24").start().expect_err("address");
     assert!(bad.to_string().contains("10.0.0.300/24"), "{bad}");
-}
-
-#[test]
-fn every_page_is_home_when_all_is_done() {
-    let j = joined();
-    let sent = pattern(500_000);
-    { &j.near }.write_all(&sent).expect("write");
-    j.near.shutdown(Shutdown::Write).expect("shutdown");
-    assert_eq!(read_all(&j.far), sent);
-    assert!(j.client.drain(Duration::from_secs(10)), "everything is acknowledged");
-    for audit in j.client.pool_audits().into_iter().chain(j.server.pool_audits()) {
-        assert!(audit.is_conserved(), "{audit:?}");
-    }
-}
-
-#[test]
-fn empty_sends_are_nothing() {
-    let j = joined();
-    assert_eq!(j.near.send(Frag::empty()).expect("send"), 0);
-    assert_eq!({ &j.near }.write(b"").expect("write"), 0);
-    assert_eq!({ &j.near }.read(&mut []).expect("read"), 0);
-}
-
-#[test]
-fn options_and_urgent_data_reach_the_connection() {
-    let j = joined();
-    j.near.set_option(SocketOption::NotSentLowat(1 << 20)).expect("option");
-    j.far.set_option(SocketOption::OobInline(false)).expect("option");
-    let mut urgent = SendBuf::from(Bytes::from_static(b"hello!"));
-    assert_eq!(j.near.send_some_with(&mut urgent, SendFlags::URGENT).expect("send"), 6);
-    let mut buf = [0; 16];
-    assert_eq!(j.far.peek(&mut buf).expect("peek"), 5);
-    assert_eq!(&buf[..5], b"hello");
-    assert_eq!(j.far.queued_receive().expect("count"), 5);
-    assert_eq!(j.far.read_urgent().expect("urgent"), b'!');
-    assert_eq!(kind(j.far.read_urgent()), io::ErrorKind::InvalidInput);
-    assert_eq!(j.far.discard(3).expect("discard"), 3);
-    assert_eq!({ &j.far }.read(&mut buf).expect("read"), 2);
-    assert!(j.far.at_urgent_mark().expect("mark"));
-    assert!(j.far.info().expect("info").bytes_received == 6);
-    assert_eq!(
-        kind(j.listener.set_option(SocketOption::QuickAck(true))),
-        io::ErrorKind::Unsupported
-    );
-    j.listener.set_option(SocketOption::NoDelay(true)).expect("option");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! `TCP_ZEROCOPY_RECEIVE` of its second, with the caller's structures.
 
 use pagewire_posix::{Errno, Fd, raw::Raw};
+use pagewire_testkit::given;
 
 use crate::support::{Files, datagram, linked, opt_in, pass, reset, stream};
 
@@ -60,22 +61,147 @@ fn receive(files: &Files, fd: Fd, zc: &mut Zc) -> Result<(), Errno> {
 
 // ---- the first version ----
 
-#[test]
-fn mapping_a_stream_receives_from_it() {
+given! {
     let (left, right, [client, server, _]) = linked();
-    let data = bytes(3 * PAGE);
-    send(&left, client, &data);
-    let at = right.mmap(server, 2 * PAGE, READ, SHARED, 0).unwrap();
-    assert_eq!(shown(at, 2 * PAGE), data[..2 * PAGE]);
-    let mut rest = [0; PAGE];
-    assert_eq!(right.read(server, &mut rest), Ok(PAGE));
-    assert_eq!(rest, data[2 * PAGE..]);
-    // The mapping stays when the socket goes.
-    right.close(server).unwrap();
-    assert_eq!(shown(at, 2 * PAGE), data[..2 * PAGE]);
-    assert!(right.is_mapped(at + PAGE));
-    assert_eq!(right.munmap(at, 2 * PAGE), Ok(()));
-    assert!(!right.is_mapped(at));
+
+    mapping_a_stream_receives_from_it {
+        let data = bytes(3 * PAGE);
+        send(&left, client, &data);
+        let at = right.mmap(server, 2 * PAGE, READ, SHARED, 0).unwrap();
+        assert_eq!(shown(at, 2 * PAGE), data[..2 * PAGE]);
+        let mut rest = [0; PAGE];
+        assert_eq!(right.read(server, &mut rest), Ok(PAGE));
+        assert_eq!(rest, data[2 * PAGE..]);
+        // The mapping stays when the socket goes.
+        right.close(server).unwrap();
+        assert_eq!(shown(at, 2 * PAGE), data[..2 * PAGE]);
+        assert!(right.is_mapped(at + PAGE));
+        assert_eq!(right.munmap(at, 2 * PAGE), Ok(()));
+        assert!(!right.is_mapped(at));
+    }
+    after_a_reset_less_than_asked_for_is_no_end {
+        reset(&left, client);
+        pass(&left, 50);
+        assert_eq!(right.mmap(server, PAGE, READ, SHARED, 0), Err(Errno::AGAIN));
+    }
+    what_is_mapped_cannot_be_made_writable {
+        send(&left, client, &bytes(PAGE));
+        let at = right.mmap(server, PAGE, READ, SHARED, 0).unwrap();
+        let page = std::ptr::with_exposed_provenance_mut(at);
+        // SAFETY: asks for rights on mapped memory; refused.
+        let done = unsafe { libc::mprotect(page, PAGE, libc::PROT_READ | libc::PROT_WRITE) };
+        assert_eq!(done, -1);
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EACCES));
+    }
+    memory_that_could_be_made_writable_is_not_given_away {
+        opt_in(&left, client);
+        let memory = vec![7u8; 3 * PAGE].leak();
+        let early = memory.as_ptr().align_offset(PAGE);
+        let part = &memory[early..early + PAGE];
+        let range = [pagewire_posix::RawRange { start: part.as_ptr(), len: PAGE }];
+        // SAFETY: readable for ever.
+        let sent = unsafe { left.sendmsg_zerocopy(client, None, &range, &[], libc::MSG_ZEROCOPY) };
+        assert_eq!(sent, Ok(PAGE));
+        pass(&left, 50);
+        assert_eq!(right.mmap(server, PAGE, READ, SHARED, 0), Err(Errno::INVAL));
+        let mut all = [0; PAGE];
+        assert_eq!(right.read(server, &mut all), Ok(PAGE));
+        assert_eq!(all, [7; PAGE]);
+    }
+    a_mapping_that_is_unmapped_in_parts_goes_with_the_last {
+        send(&left, client, &bytes(4 * PAGE));
+        let at = right.mmap(server, 4 * PAGE, READ, SHARED, 0).unwrap();
+        assert_eq!(right.munmap(at + 1, PAGE), Err(Errno::INVAL));
+        assert_eq!(right.munmap(at, 0), Err(Errno::INVAL));
+        for part in [1, 0, 3] {
+            assert_eq!(right.munmap(at + part * PAGE, PAGE), Ok(()));
+        }
+        assert_eq!(shown(at + 2 * PAGE, PAGE), bytes(3 * PAGE)[2 * PAGE..]);
+        assert_eq!(right.munmap(at + PAGE, 2 * PAGE), Ok(()));
+        assert!(!right.is_mapped(at + 2 * PAGE));
+    }
+    what_is_too_little_for_a_page_is_copied_into_the_buffer {
+        let address = reserved(&right, server, 8);
+        let data = bytes(5 * PAGE + 100);
+        send(&left, client, &data);
+        let mut buffer = [0u8; PAGE];
+        let copybuf_address = buffer.as_mut_ptr().expose_provenance() as u64;
+        let mut zc = Zc {
+            address,
+            length: (8 * PAGE) as u32,
+            copybuf_address,
+            copybuf_len: PAGE as i32,
+            ..Zc::default()
+        };
+        receive(&right, server, &mut zc).unwrap();
+        assert_eq!((zc.length, zc.copybuf_len), ((5 * PAGE) as u32, 100));
+        assert_eq!((zc.recv_skip_hint, zc.inq), (0, 0));
+        assert_eq!(shown(address as usize, 5 * PAGE), data[..5 * PAGE]);
+        // The bytes that are there fit the buffer: nothing is mapped.
+        send(&left, client, b"short");
+        (zc.length, zc.copybuf_len) = (PAGE as u32, PAGE as i32);
+        receive(&right, server, &mut zc).unwrap();
+        assert_eq!((zc.length, zc.recv_skip_hint, zc.copybuf_len, zc.inq), (0, 0, 5, 0));
+        // SAFETY: the buffer is live; written through the address that was given away.
+        assert_eq!(unsafe { std::ptr::read(&buffer) }[..5], *b"short");
+    }
+    the_end_counts_as_a_byte_and_is_an_error_when_it_is_all_there_is {
+        let address = reserved(&right, server, 1);
+        send(&left, client, &[1; 10]);
+        left.shutdown(client, libc::SHUT_WR).unwrap();
+        pass(&left, 50);
+        let mut zc = Zc { address, length: PAGE as u32, ..Zc::default() };
+        receive(&right, server, &mut zc).unwrap();
+        assert_eq!((zc.length, zc.recv_skip_hint, zc.inq), (0, 10, 11));
+        assert_eq!(right.read(server, &mut [0; 10]), Ok(10));
+        let before = zc;
+        assert_eq!(receive(&right, server, &mut zc), Err(Errno::IO));
+        assert_eq!(zc, before, "a failure writes nothing back");
+    }
+    a_reset_is_told_as_a_negative_number_once_and_is_no_end {
+        let address = reserved(&right, server, 2);
+        send(&left, client, &bytes(2 * PAGE));
+        reset(&left, client);
+        pass(&left, 50);
+        let mut zc = Zc { address, length: (2 * PAGE) as u32, ..Zc::default() };
+        receive(&right, server, &mut zc).unwrap();
+        assert_eq!((zc.length, zc.err), ((2 * PAGE) as u32, -libc::ECONNRESET));
+        zc.length = (2 * PAGE) as u32;
+        receive(&right, server, &mut zc).unwrap();
+        assert_eq!((zc.length, zc.recv_skip_hint, zc.inq, zc.err), (0, 0, 0, 0));
+    }
+    pages_are_mapped_up_to_an_urgent_byte_and_no_further_until_a_read_has_passed_it {
+        let address = reserved(&right, server, 4);
+        send(&left, client, &bytes(PAGE));
+        assert_eq!(left.send(client, &[1], libc::MSG_OOB), Ok(1));
+        send(&left, client, &bytes(2 * PAGE - 1));
+        let mut zc = Zc { address, length: (4 * PAGE) as u32, ..Zc::default() };
+        receive(&right, server, &mut zc).unwrap();
+        assert_eq!((zc.length, zc.recv_skip_hint), (PAGE as u32, 0));
+        zc.length = (4 * PAGE) as u32;
+        receive(&right, server, &mut zc).unwrap();
+        assert_eq!((zc.length, zc.recv_skip_hint), (0, 0));
+    }
+    pages_in_reserved_addresses_go_when_they_are_not_needed {
+        let address = reserved(&right, server, 2);
+        send(&left, client, &bytes(2 * PAGE));
+        let mut zc = Zc { address, length: (2 * PAGE) as u32, ..Zc::default() };
+        receive(&right, server, &mut zc).unwrap();
+        assert_eq!(zc.length, (2 * PAGE) as u32);
+        let at = address as usize;
+        assert_eq!(right.madvise(at, PAGE, libc::MADV_WILLNEED), Err(Errno::INVAL));
+        assert_eq!(right.madvise(at + 8 * PAGE, PAGE, libc::MADV_DONTNEED), Err(Errno::NOMEM));
+        for (len, error) in [(usize::MAX, Errno::INVAL), (usize::MAX - at, Errno::INVAL)] {
+            assert_eq!(right.madvise(at + PAGE, len, libc::MADV_DONTNEED), Err(error), "{len}");
+        }
+        assert_eq!(right.madvise(at + PAGE, PAGE + 1, libc::MADV_DONTNEED), Err(Errno::NOMEM));
+        assert_eq!(right.madvise(at, 0, libc::MADV_DONTNEED), Ok(()), "nothing");
+        assert_eq!(shown(at, 2 * PAGE), bytes(2 * PAGE), "all of it stays");
+        assert_eq!(right.madvise(at, PAGE, libc::MADV_DONTNEED), Ok(()));
+        assert_eq!(shown(at + PAGE, PAGE), bytes(2 * PAGE)[PAGE..], "the other stays");
+        assert!(right.is_mapped(at), "and so do the addresses");
+        assert_eq!(right.munmap(at, 2 * PAGE), Ok(()));
+    }
 }
 
 #[test]
@@ -106,14 +232,6 @@ fn each_refusal_comes_in_its_order_and_consumes_nothing() {
 }
 
 #[test]
-fn after_a_reset_less_than_asked_for_is_no_end() {
-    let (left, right, [client, server, _]) = linked();
-    reset(&left, client);
-    pass(&left, 50);
-    assert_eq!(right.mmap(server, PAGE, READ, SHARED, 0), Err(Errno::AGAIN));
-}
-
-#[test]
 fn an_urgent_byte_is_as_far_as_is_queued_unless_it_is_in_line() {
     for (inline, errno) in [(0i32, Errno::AGAIN), (1, Errno::INVAL)] {
         let (left, right, [client, server, _]) = linked();
@@ -125,51 +243,6 @@ fn an_urgent_byte_is_as_far_as_is_queued_unless_it_is_in_line() {
         assert_eq!(right.mmap(server, 2 * PAGE, READ, SHARED, 0), Err(errno));
         assert!(right.mmap(server, PAGE, READ, SHARED, 0).is_ok());
     }
-}
-
-#[test]
-fn what_is_mapped_cannot_be_made_writable() {
-    let (left, right, [client, server, _]) = linked();
-    send(&left, client, &bytes(PAGE));
-    let at = right.mmap(server, PAGE, READ, SHARED, 0).unwrap();
-    let page = std::ptr::with_exposed_provenance_mut(at);
-    // SAFETY: asks for rights on mapped memory; refused.
-    let done = unsafe { libc::mprotect(page, PAGE, libc::PROT_READ | libc::PROT_WRITE) };
-    assert_eq!(done, -1);
-    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EACCES));
-}
-
-#[test]
-fn memory_that_could_be_made_writable_is_not_given_away() {
-    let (left, right, [client, server, _]) = linked();
-    opt_in(&left, client);
-    let memory = vec![7u8; 3 * PAGE].leak();
-    let early = memory.as_ptr().align_offset(PAGE);
-    let part = &memory[early..early + PAGE];
-    let range = [pagewire_posix::RawRange { start: part.as_ptr(), len: PAGE }];
-    // SAFETY: readable for ever.
-    let sent = unsafe { left.sendmsg_zerocopy(client, None, &range, &[], libc::MSG_ZEROCOPY) };
-    assert_eq!(sent, Ok(PAGE));
-    pass(&left, 50);
-    assert_eq!(right.mmap(server, PAGE, READ, SHARED, 0), Err(Errno::INVAL));
-    let mut all = [0; PAGE];
-    assert_eq!(right.read(server, &mut all), Ok(PAGE));
-    assert_eq!(all, [7; PAGE]);
-}
-
-#[test]
-fn a_mapping_that_is_unmapped_in_parts_goes_with_the_last() {
-    let (left, right, [client, server, _]) = linked();
-    send(&left, client, &bytes(4 * PAGE));
-    let at = right.mmap(server, 4 * PAGE, READ, SHARED, 0).unwrap();
-    assert_eq!(right.munmap(at + 1, PAGE), Err(Errno::INVAL));
-    assert_eq!(right.munmap(at, 0), Err(Errno::INVAL));
-    for part in [1, 0, 3] {
-        assert_eq!(right.munmap(at + part * PAGE, PAGE), Ok(()));
-    }
-    assert_eq!(shown(at + 2 * PAGE, PAGE), bytes(3 * PAGE)[2 * PAGE..]);
-    assert_eq!(right.munmap(at + PAGE, 2 * PAGE), Ok(()));
-    assert!(!right.is_mapped(at + 2 * PAGE));
 }
 
 // ---- the second version ----
@@ -212,80 +285,6 @@ fn addresses_are_reserved_first_and_pages_come_later() {
     assert_eq!((zc.length, zc.recv_skip_hint, zc.inq), (0, 100, 100));
     assert_eq!(right.munmap(address as usize, 4 * PAGE), Ok(()));
     assert!(!right.is_mapped(address as usize));
-}
-
-#[test]
-fn what_is_too_little_for_a_page_is_copied_into_the_buffer() {
-    let (left, right, [client, server, _]) = linked();
-    let address = reserved(&right, server, 8);
-    let data = bytes(5 * PAGE + 100);
-    send(&left, client, &data);
-    let mut buffer = [0u8; PAGE];
-    let copybuf_address = buffer.as_mut_ptr().expose_provenance() as u64;
-    let mut zc = Zc {
-        address,
-        length: (8 * PAGE) as u32,
-        copybuf_address,
-        copybuf_len: PAGE as i32,
-        ..Zc::default()
-    };
-    receive(&right, server, &mut zc).unwrap();
-    assert_eq!((zc.length, zc.copybuf_len), ((5 * PAGE) as u32, 100));
-    assert_eq!((zc.recv_skip_hint, zc.inq), (0, 0));
-    assert_eq!(shown(address as usize, 5 * PAGE), data[..5 * PAGE]);
-    // The bytes that are there fit the buffer: nothing is mapped.
-    send(&left, client, b"short");
-    (zc.length, zc.copybuf_len) = (PAGE as u32, PAGE as i32);
-    receive(&right, server, &mut zc).unwrap();
-    assert_eq!((zc.length, zc.recv_skip_hint, zc.copybuf_len, zc.inq), (0, 0, 5, 0));
-    // SAFETY: the buffer is live; written through the address that was given away.
-    assert_eq!(unsafe { std::ptr::read(&buffer) }[..5], *b"short");
-}
-
-#[test]
-fn the_end_counts_as_a_byte_and_is_an_error_when_it_is_all_there_is() {
-    let (left, right, [client, server, _]) = linked();
-    let address = reserved(&right, server, 1);
-    send(&left, client, &[1; 10]);
-    left.shutdown(client, libc::SHUT_WR).unwrap();
-    pass(&left, 50);
-    let mut zc = Zc { address, length: PAGE as u32, ..Zc::default() };
-    receive(&right, server, &mut zc).unwrap();
-    assert_eq!((zc.length, zc.recv_skip_hint, zc.inq), (0, 10, 11));
-    assert_eq!(right.read(server, &mut [0; 10]), Ok(10));
-    let before = zc;
-    assert_eq!(receive(&right, server, &mut zc), Err(Errno::IO));
-    assert_eq!(zc, before, "a failure writes nothing back");
-}
-
-#[test]
-fn a_reset_is_told_as_a_negative_number_once_and_is_no_end() {
-    let (left, right, [client, server, _]) = linked();
-    let address = reserved(&right, server, 2);
-    send(&left, client, &bytes(2 * PAGE));
-    reset(&left, client);
-    pass(&left, 50);
-    let mut zc = Zc { address, length: (2 * PAGE) as u32, ..Zc::default() };
-    receive(&right, server, &mut zc).unwrap();
-    assert_eq!((zc.length, zc.err), ((2 * PAGE) as u32, -libc::ECONNRESET));
-    zc.length = (2 * PAGE) as u32;
-    receive(&right, server, &mut zc).unwrap();
-    assert_eq!((zc.length, zc.recv_skip_hint, zc.inq, zc.err), (0, 0, 0, 0));
-}
-
-#[test]
-fn pages_are_mapped_up_to_an_urgent_byte_and_no_further_until_a_read_has_passed_it() {
-    let (left, right, [client, server, _]) = linked();
-    let address = reserved(&right, server, 4);
-    send(&left, client, &bytes(PAGE));
-    assert_eq!(left.send(client, &[1], libc::MSG_OOB), Ok(1));
-    send(&left, client, &bytes(2 * PAGE - 1));
-    let mut zc = Zc { address, length: (4 * PAGE) as u32, ..Zc::default() };
-    receive(&right, server, &mut zc).unwrap();
-    assert_eq!((zc.length, zc.recv_skip_hint), (PAGE as u32, 0));
-    zc.length = (4 * PAGE) as u32;
-    receive(&right, server, &mut zc).unwrap();
-    assert_eq!((zc.length, zc.recv_skip_hint), (0, 0));
 }
 
 #[test]
@@ -340,27 +339,4 @@ fn addresses_and_sockets_are_checked_in_order() {
     zc.length = 100;
     assert_eq!(receive(&right, server, &mut zc), Ok(()));
     assert_eq!((zc.length, zc.recv_skip_hint), (0, 100));
-}
-
-#[test]
-fn pages_in_reserved_addresses_go_when_they_are_not_needed() {
-    let (left, right, [client, server, _]) = linked();
-    let address = reserved(&right, server, 2);
-    send(&left, client, &bytes(2 * PAGE));
-    let mut zc = Zc { address, length: (2 * PAGE) as u32, ..Zc::default() };
-    receive(&right, server, &mut zc).unwrap();
-    assert_eq!(zc.length, (2 * PAGE) as u32);
-    let at = address as usize;
-    assert_eq!(right.madvise(at, PAGE, libc::MADV_WILLNEED), Err(Errno::INVAL));
-    assert_eq!(right.madvise(at + 8 * PAGE, PAGE, libc::MADV_DONTNEED), Err(Errno::NOMEM));
-    for (len, error) in [(usize::MAX, Errno::INVAL), (usize::MAX - at, Errno::INVAL)] {
-        assert_eq!(right.madvise(at + PAGE, len, libc::MADV_DONTNEED), Err(error), "{len}");
-    }
-    assert_eq!(right.madvise(at + PAGE, PAGE + 1, libc::MADV_DONTNEED), Err(Errno::NOMEM));
-    assert_eq!(right.madvise(at, 0, libc::MADV_DONTNEED), Ok(()), "nothing");
-    assert_eq!(shown(at, 2 * PAGE), bytes(2 * PAGE), "all of it stays");
-    assert_eq!(right.madvise(at, PAGE, libc::MADV_DONTNEED), Ok(()));
-    assert_eq!(shown(at + PAGE, PAGE), bytes(2 * PAGE)[PAGE..], "the other stays");
-    assert!(right.is_mapped(at), "and so do the addresses");
-    assert_eq!(right.munmap(at, 2 * PAGE), Ok(()));
 }

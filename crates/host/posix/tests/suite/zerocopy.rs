@@ -7,6 +7,7 @@ use std::time::Duration;
 use pagewire_posix::{
     EpollEvent, EpollOp, Errno, Events, Fd, PollFd, RawRange, ReceiveMessage, raw::Raw,
 };
+use pagewire_testkit::given;
 
 use crate::support::{
     Files, addr, bound, connected, control_message, datagram, error, linger, linked, opt_in,
@@ -54,74 +55,102 @@ fn completed(left: &Files, right: &Files, client: Fd, server: Fd) {
     pass(left, 100);
 }
 
-#[test]
-fn a_notification_follows_the_acknowledgement_and_ranges_grow() {
+given! {
     let (left, right, [client, server, _]) = linked();
-    opt_in(&left, client);
-    assert_eq!(notification(&left, client), Err(Errno::AGAIN));
-    assert_eq!(send(&left, client, &[7; 4000], 0), Ok(4000));
-    assert_eq!(send(&left, client, &[8; 100], 0), Ok(100));
-    let mut got = [0; 4100];
-    assert_eq!(right.recv(server, &mut got, libc::MSG_WAITALL), Ok(4100));
-    let mut fds = [PollFd { fd: client, ..PollFd::default() }];
-    assert_eq!(left.poll(&mut fds, None), Ok(1));
-    assert_eq!(fds[0].revents, Events::ERR);
-    pass(&left, 100);
-    assert_eq!(notification(&left, client), Ok([0, 0, 1]));
-    assert_eq!(notification(&left, client), Err(Errno::AGAIN));
-    assert_eq!(error(&left, client), 0);
-}
 
-#[test]
-fn notifications_of_different_kind_become_one_and_the_older_flag_wins() {
-    let (left, right, [client, server, _]) = linked();
-    opt_in(&left, client);
-    let mut got = [0; 4000];
-    // The first is copied, because its receiver lets it wait too long; the second is not.
-    for wait in [1100, 0] {
+    a_notification_follows_the_acknowledgement_and_ranges_grow {
+        opt_in(&left, client);
+        assert_eq!(notification(&left, client), Err(Errno::AGAIN));
         assert_eq!(send(&left, client, &[7; 4000], 0), Ok(4000));
-        pass(&left, wait);
-        assert_eq!(right.recv(server, &mut got, libc::MSG_WAITALL), Ok(4000));
+        assert_eq!(send(&left, client, &[8; 100], 0), Ok(100));
+        let mut got = [0; 4100];
+        assert_eq!(right.recv(server, &mut got, libc::MSG_WAITALL), Ok(4100));
+        let mut fds = [PollFd { fd: client, ..PollFd::default() }];
+        assert_eq!(left.poll(&mut fds, None), Ok(1));
+        assert_eq!(fds[0].revents, Events::ERR);
         pass(&left, 100);
+        assert_eq!(notification(&left, client), Ok([0, 0, 1]));
+        assert_eq!(notification(&left, client), Err(Errno::AGAIN));
+        assert_eq!(error(&left, client), 0);
     }
-    assert_eq!(notification(&left, client), Ok([1, 0, 1]));
-    assert_eq!(notification(&left, client), Err(Errno::AGAIN));
-}
-
-#[test]
-fn without_opting_in_the_flag_is_ignored() {
-    let (left, right, [client, server, _]) = linked();
-    assert_eq!(send(&left, client, b"copied", 0), Ok(6));
-    assert_eq!(right.recv(server, &mut [0; 16], 0), Ok(6));
-    pass(&left, 100);
-    assert_eq!(notification(&left, client), Err(Errno::AGAIN));
-}
-
-#[test]
-fn control_data_without_room_loses_the_notification() {
-    let (left, right, [client, server, _]) = linked();
-    opt_in(&left, client);
-    completed(&left, &right, client, server);
-    let mut message = ReceiveMessage::default();
-    assert_eq!(left.recvmsg(client, &mut message, libc::MSG_ERRQUEUE), Ok(0));
-    assert_eq!(message.flags, libc::MSG_ERRQUEUE | libc::MSG_CTRUNC);
-    assert_eq!(notification(&left, client), Err(Errno::AGAIN));
-}
-
-#[test]
-fn more_to_come_holds_a_short_segment_back_by_reference_as_well() {
-    let (left, right, [client, server, _]) = linked();
-    opt_in(&left, client);
-    assert_eq!(send(&left, client, b"one, ", libc::MSG_MORE), Ok(5));
-    pass(&left, 50);
-    assert_eq!(right.recv(server, &mut [0; 16], libc::MSG_DONTWAIT), Err(Errno::AGAIN));
-    assert_eq!(send(&left, client, b"two", 0), Ok(3));
-    pass(&left, 50);
-    let mut got = [0; 16];
-    assert_eq!(right.recv(server, &mut got, 0), Ok(8));
-    assert_eq!((&got[..8], segments(&left, client)), (&b"one, two"[..], 1));
-    pass(&left, 100);
-    assert_eq!(notification(&left, client), Ok([0, 0, 1]));
+    notifications_of_different_kind_become_one_and_the_older_flag_wins {
+        opt_in(&left, client);
+        let mut got = [0; 4000];
+        // The first is copied, because its receiver lets it wait too long; the second is not.
+        for wait in [1100, 0] {
+            assert_eq!(send(&left, client, &[7; 4000], 0), Ok(4000));
+            pass(&left, wait);
+            assert_eq!(right.recv(server, &mut got, libc::MSG_WAITALL), Ok(4000));
+            pass(&left, 100);
+        }
+        assert_eq!(notification(&left, client), Ok([1, 0, 1]));
+        assert_eq!(notification(&left, client), Err(Errno::AGAIN));
+    }
+    without_opting_in_the_flag_is_ignored {
+        assert_eq!(send(&left, client, b"copied", 0), Ok(6));
+        assert_eq!(right.recv(server, &mut [0; 16], 0), Ok(6));
+        pass(&left, 100);
+        assert_eq!(notification(&left, client), Err(Errno::AGAIN));
+    }
+    control_data_without_room_loses_the_notification {
+        opt_in(&left, client);
+        completed(&left, &right, client, server);
+        let mut message = ReceiveMessage::default();
+        assert_eq!(left.recvmsg(client, &mut message, libc::MSG_ERRQUEUE), Ok(0));
+        assert_eq!(message.flags, libc::MSG_ERRQUEUE | libc::MSG_CTRUNC);
+        assert_eq!(notification(&left, client), Err(Errno::AGAIN));
+    }
+    more_to_come_holds_a_short_segment_back_by_reference_as_well {
+        opt_in(&left, client);
+        assert_eq!(send(&left, client, b"one, ", libc::MSG_MORE), Ok(5));
+        pass(&left, 50);
+        assert_eq!(right.recv(server, &mut [0; 16], libc::MSG_DONTWAIT), Err(Errno::AGAIN));
+        assert_eq!(send(&left, client, b"two", 0), Ok(3));
+        pass(&left, 50);
+        let mut got = [0; 16];
+        assert_eq!(right.recv(server, &mut got, 0), Ok(8));
+        assert_eq!((&got[..8], segments(&left, client)), (&b"one, two"[..], 1));
+        pass(&left, 100);
+        assert_eq!(notification(&left, client), Ok([0, 0, 1]));
+    }
+    the_last_byte_is_urgent_where_it_is_asked_for_and_datagrams_have_none {
+        opt_in(&left, client);
+        assert_eq!(send(&left, client, b"abc", libc::MSG_OOB), Ok(3));
+        pass(&left, 50);
+        let mut byte = [0; 1];
+        assert_eq!(right.recv(server, &mut byte, libc::MSG_OOB), Ok(1));
+        assert_eq!(byte, *b"c");
+        let (client, _) = datagrams(&left, &right);
+        opt_in(&left, client);
+        assert_eq!(send(&left, client, b"abc", libc::MSG_OOB), Err(Errno::OPNOTSUPP));
+        assert_eq!(send(&left, client, b"abc", libc::MSG_RST), Err(Errno::OPNOTSUPP));
+    }
+    peeking_takes_a_notification_all_the_same {
+        opt_in(&left, client);
+        completed(&left, &right, client, server);
+        assert_eq!(control(&left, client, libc::MSG_PEEK).unwrap().3, [0; 3]);
+        assert_eq!(notification(&left, client), Err(Errno::AGAIN));
+    }
+    a_reset_is_told_with_every_notification_and_the_next_send_is_a_broken_pipe {
+        opt_in(&left, client);
+        for id in 0..3 {
+            assert_eq!(send(&left, client, &[7; 1000], 0), Ok(1000), "{id}");
+        }
+        pass(&left, 5);
+        reset(&right, server);
+        pass(&left, 50);
+        let all = Events::IN | Events::OUT;
+        assert_eq!(ready(&left, client, all), all | Events::ERR | Events::HUP);
+        let mut ids = Vec::new();
+        while let Ok([_, lo, hi]) = notification(&left, client) {
+            ids.extend(lo..=hi);
+        }
+        assert_eq!(ids, [0, 1, 2]);
+        assert_eq!(error(&left, client), libc::ECONNRESET);
+        assert_eq!(ready(&left, client, all), all | Events::HUP, "the error is taken");
+        assert_eq!(send(&left, client, b"more", 0), Err(Errno::PIPE));
+        assert_eq!(notification(&left, client), Err(Errno::AGAIN), "and took no id");
+    }
 }
 
 #[test]
@@ -139,21 +168,6 @@ fn the_end_of_a_record_ends_a_segment_by_reference_as_well() {
         pass(&left, 200);
         assert_eq!(notification(&left, client), Ok([0, 0, 2]));
     }
-}
-
-#[test]
-fn the_last_byte_is_urgent_where_it_is_asked_for_and_datagrams_have_none() {
-    let (left, right, [client, server, _]) = linked();
-    opt_in(&left, client);
-    assert_eq!(send(&left, client, b"abc", libc::MSG_OOB), Ok(3));
-    pass(&left, 50);
-    let mut byte = [0; 1];
-    assert_eq!(right.recv(server, &mut byte, libc::MSG_OOB), Ok(1));
-    assert_eq!(byte, *b"c");
-    let (client, _) = datagrams(&left, &right);
-    opt_in(&left, client);
-    assert_eq!(send(&left, client, b"abc", libc::MSG_OOB), Err(Errno::OPNOTSUPP));
-    assert_eq!(send(&left, client, b"abc", libc::MSG_RST), Err(Errno::OPNOTSUPP));
 }
 
 /// A message header of one piece.
@@ -257,38 +271,6 @@ fn each_version_of_ip_has_its_control_message_and_mapped_peers_have_the_sockets(
             assert_eq!(control(&left, client, 0), Ok(expected), "{to}");
         }
     }
-}
-
-#[test]
-fn peeking_takes_a_notification_all_the_same() {
-    let (left, right, [client, server, _]) = linked();
-    opt_in(&left, client);
-    completed(&left, &right, client, server);
-    assert_eq!(control(&left, client, libc::MSG_PEEK).unwrap().3, [0; 3]);
-    assert_eq!(notification(&left, client), Err(Errno::AGAIN));
-}
-
-#[test]
-fn a_reset_is_told_with_every_notification_and_the_next_send_is_a_broken_pipe() {
-    let (left, right, [client, server, _]) = linked();
-    opt_in(&left, client);
-    for id in 0..3 {
-        assert_eq!(send(&left, client, &[7; 1000], 0), Ok(1000), "{id}");
-    }
-    pass(&left, 5);
-    reset(&right, server);
-    pass(&left, 50);
-    let all = Events::IN | Events::OUT;
-    assert_eq!(ready(&left, client, all), all | Events::ERR | Events::HUP);
-    let mut ids = Vec::new();
-    while let Ok([_, lo, hi]) = notification(&left, client) {
-        ids.extend(lo..=hi);
-    }
-    assert_eq!(ids, [0, 1, 2]);
-    assert_eq!(error(&left, client), libc::ECONNRESET);
-    assert_eq!(ready(&left, client, all), all | Events::HUP, "the error is taken");
-    assert_eq!(send(&left, client, b"more", 0), Err(Errno::PIPE));
-    assert_eq!(notification(&left, client), Err(Errno::AGAIN), "and took no id");
 }
 
 #[test]

@@ -1,23 +1,122 @@
 //! The way that a frame takes: each condition of building in place flipped alone.
 
 use pagewire_mem::{GsoKind, PAGE_SIZE, RxChecksum};
+use pagewire_testkit::given;
 
 use super::*;
 use crate::limits::MIN_GSO_SIZE;
 
-#[test]
-fn all_conditions_together_build_a_frame_in_place() {
+given! {
     let mut bench = Bench::new(config());
-    let frame = udp_frame(60);
-    assert_eq!(bench.write(&frame, VHOST), Ok(Path::Built));
-    assert_eq!(bench.out[0].head().len(), 42, "headers in the head, payload a fragment");
-    assert_eq!(bench.out[0].frags().len(), 1);
-    assert_eq!(bench.next(), frame);
-    assert_eq!(bench.port.counters().built, 1);
-    assert_eq!(bench.ledger.get(CopyReason::DeviceRx), 18, "payload, once");
-    assert_eq!(bench.ledger.ours(), 0);
-    assert_eq!(bench.port.charged(), 0);
-    bench.assert_nothing_leaks();
+
+    all_conditions_together_build_a_frame_in_place {
+        let frame = udp_frame(60);
+        assert_eq!(bench.write(&frame, VHOST), Ok(Path::Built));
+        assert_eq!(bench.out[0].head().len(), 42, "headers in the head, payload a fragment");
+        assert_eq!(bench.out[0].frags().len(), 1);
+        assert_eq!(bench.next(), frame);
+        assert_eq!(bench.port.counters().built, 1);
+        assert_eq!(bench.ledger.get(CopyReason::DeviceRx), 18, "payload, once");
+        assert_eq!(bench.ledger.ours(), 0);
+        assert_eq!(bench.port.charged(), 0);
+        bench.assert_nothing_leaks();
+    }
+    a_limited_send_buffer_is_accounted_however_large {
+        let frame = udp_frame(60);
+        bench.port.set_send_buffer(SendBuffer::Bytes(usize::MAX)).unwrap();
+        assert_eq!(bench.write(&frame, VHOST), Ok(Path::Accounted));
+        assert_eq!(bench.next(), frame);
+        bench.port.set_send_buffer(SendBuffer::Unlimited).unwrap();
+        assert_eq!(bench.write(&frame, VHOST), Ok(Path::Built));
+        bench.assert_nothing_leaks();
+    }
+    a_writer_that_waits_is_accounted {
+        let frame = udp_frame(60);
+        assert_eq!(bench.write(&frame, WriteFlags::default()), Ok(Path::Accounted));
+        assert_eq!(bench.next(), frame);
+        bench.assert_nothing_leaks();
+    }
+    zero_copy_goes_by_reference {
+        let frame: &'static [u8] = udp_frame(60).leak();
+        let mut source = BytesSource::by_reference(frame);
+        let path = bench.write_with(&mut source, ZEROCOPY, Offload::default());
+        assert_eq!(path, Ok(Path::ZeroCopy));
+        assert_eq!(bench.out[0].frags()[0].addr(), frame[42..].as_ptr().addr());
+        assert_eq!(bench.next(), frame);
+        assert_eq!(bench.ledger, CopyLedger::new(), "no payload was copied");
+        bench.assert_nothing_leaks();
+    }
+    zero_copy_that_cannot_be_is_built_in_place_instead {
+        let frame = udp_frame(60);
+        assert_eq!(bench.write(&frame, ZEROCOPY), Ok(Path::Built));
+        assert_eq!(bench.next(), frame);
+        bench.assert_nothing_leaks();
+    }
+    frames_of_every_length_around_one_page_take_the_right_way_and_arrive_whole {
+        let limit = limits::largest_built();
+        assert!(limit < PAGE_SIZE && limit.is_multiple_of(64));
+        for len in (limit - 70..limit + 70).chain(PAGE_SIZE - 70..PAGE_SIZE + 70) {
+            let frame = udp_frame(len);
+            let expected = if len <= limit { Path::Built } else { Path::Accounted };
+            assert_eq!(bench.write(&frame, VHOST), Ok(expected), "{len} bytes");
+            assert_eq!(bench.next(), frame, "{len} bytes");
+        }
+        bench.assert_nothing_leaks();
+    }
+    lengths_no_frame_has_are_invalid {
+        for len in [0, 1, 13, limits::MAX_FRAME + 1] {
+            let error = bench.write(&vec![0; len], VHOST).unwrap_err();
+            assert_eq!((error, error.errno()), (PortError::Length(len), libc::EINVAL));
+        }
+        assert_eq!(bench.dropped(PortDrop::Length), 4);
+        assert_eq!(bench.write(&[0; 14], VHOST), Ok(Path::Built), "an Ethernet header is enough");
+        assert_eq!(bench.next(), [0; 14]);
+        let longest = udp_frame(65_535);
+        assert_eq!(bench.write(&longest, VHOST), Ok(Path::Accounted));
+        assert_eq!(bench.next(), longest);
+        bench.assert_nothing_leaks();
+    }
+    a_port_that_is_down_answers_eio {
+        bench.port.set_up(false);
+        let error = bench.write(&udp_frame(60), VHOST).unwrap_err();
+        assert_eq!((error, error.errno()), (PortError::Down, libc::EIO));
+        assert_eq!(bench.dropped(PortDrop::Down), 1);
+        bench.port.set_up(true);
+        assert_eq!(bench.write(&udp_frame(60), VHOST), Ok(Path::Built));
+        bench.assert_nothing_leaks();
+    }
+    a_frame_of_headers_only_takes_no_memory_and_no_reference {
+        let frame = tcp_frame(54);
+        assert_eq!(bench.write(&frame, VHOST), Ok(Path::Built));
+        assert_eq!(bench.write(&frame, ZEROCOPY), Ok(Path::ZeroCopy), "nothing had to stay");
+        assert!(bench.out.iter().all(|packet| packet.frags().is_empty()));
+        assert_eq!(bench.next(), frame);
+        bench.assert_nothing_leaks();
+    }
+    what_is_no_ip_keeps_its_first_bytes_in_the_head {
+        for len in [14, 60, 128, 129, 1000] {
+            let frame = vec![0xaa; len];
+            assert_eq!(bench.write(&frame, VHOST), Ok(Path::Built));
+            assert_eq!(bench.out[0].head().len(), len.min(128));
+            assert_eq!(bench.next(), frame);
+        }
+        bench.assert_nothing_leaks();
+    }
+    a_super_frame_is_passed_on_as_one {
+        let gso = Some((GsoKind::TcpV4, 1448));
+        let offload = Offload { gso, checksum: partial(34, 16) };
+        let frame: &'static [u8] = tcp_frame(30_000).leak();
+        for how in [VHOST, ZEROCOPY] {
+            let mut source = BytesSource::by_reference(frame);
+            bench.write_with(&mut source, how, offload).unwrap();
+            let packet = &bench.out[0];
+            let gso = packet.gso.unwrap();
+            assert_eq!((gso.kind, gso.size, gso.header_len), (GsoKind::TcpV4, 1448, 54));
+            assert_eq!(packet.rx_checksum, RxChecksum::Valid);
+            assert_eq!(bench.next(), frame);
+        }
+        bench.assert_nothing_leaks();
+    }
 }
 
 #[test]
@@ -27,63 +126,6 @@ fn a_tun_is_accounted() {
     assert_eq!(bench.write(&packet, VHOST), Ok(Path::Accounted));
     assert_eq!(bench.out[0].head().len(), 28);
     assert_eq!(bench.next(), packet);
-    bench.assert_nothing_leaks();
-}
-
-#[test]
-fn a_limited_send_buffer_is_accounted_however_large() {
-    let mut bench = Bench::new(config());
-    let frame = udp_frame(60);
-    bench.port.set_send_buffer(SendBuffer::Bytes(usize::MAX)).unwrap();
-    assert_eq!(bench.write(&frame, VHOST), Ok(Path::Accounted));
-    assert_eq!(bench.next(), frame);
-    bench.port.set_send_buffer(SendBuffer::Unlimited).unwrap();
-    assert_eq!(bench.write(&frame, VHOST), Ok(Path::Built));
-    bench.assert_nothing_leaks();
-}
-
-#[test]
-fn a_writer_that_waits_is_accounted() {
-    let mut bench = Bench::new(config());
-    let frame = udp_frame(60);
-    assert_eq!(bench.write(&frame, WriteFlags::default()), Ok(Path::Accounted));
-    assert_eq!(bench.next(), frame);
-    bench.assert_nothing_leaks();
-}
-
-#[test]
-fn zero_copy_goes_by_reference() {
-    let mut bench = Bench::new(config());
-    let frame: &'static [u8] = udp_frame(60).leak();
-    let mut source = BytesSource::by_reference(frame);
-    let path = bench.write_with(&mut source, ZEROCOPY, Offload::default());
-    assert_eq!(path, Ok(Path::ZeroCopy));
-    assert_eq!(bench.out[0].frags()[0].addr(), frame[42..].as_ptr().addr());
-    assert_eq!(bench.next(), frame);
-    assert_eq!(bench.ledger, CopyLedger::new(), "no payload was copied");
-    bench.assert_nothing_leaks();
-}
-
-#[test]
-fn zero_copy_that_cannot_be_is_built_in_place_instead() {
-    let mut bench = Bench::new(config());
-    let frame = udp_frame(60);
-    assert_eq!(bench.write(&frame, ZEROCOPY), Ok(Path::Built));
-    assert_eq!(bench.next(), frame);
-    bench.assert_nothing_leaks();
-}
-
-#[test]
-fn frames_of_every_length_around_one_page_take_the_right_way_and_arrive_whole() {
-    let mut bench = Bench::new(config());
-    let limit = limits::largest_built();
-    assert!(limit < PAGE_SIZE && limit.is_multiple_of(64));
-    for len in (limit - 70..limit + 70).chain(PAGE_SIZE - 70..PAGE_SIZE + 70) {
-        let frame = udp_frame(len);
-        let expected = if len <= limit { Path::Built } else { Path::Accounted };
-        assert_eq!(bench.write(&frame, VHOST), Ok(expected), "{len} bytes");
-        assert_eq!(bench.next(), frame, "{len} bytes");
-    }
     bench.assert_nothing_leaks();
 }
 
@@ -99,22 +141,6 @@ fn a_hook_takes_no_condition_away_and_adds_none() {
 }
 
 #[test]
-fn lengths_no_frame_has_are_invalid() {
-    let mut bench = Bench::new(config());
-    for len in [0, 1, 13, limits::MAX_FRAME + 1] {
-        let error = bench.write(&vec![0; len], VHOST).unwrap_err();
-        assert_eq!((error, error.errno()), (PortError::Length(len), libc::EINVAL));
-    }
-    assert_eq!(bench.dropped(PortDrop::Length), 4);
-    assert_eq!(bench.write(&[0; 14], VHOST), Ok(Path::Built), "an Ethernet header is enough");
-    assert_eq!(bench.next(), [0; 14]);
-    let longest = udp_frame(65_535);
-    assert_eq!(bench.write(&longest, VHOST), Ok(Path::Accounted));
-    assert_eq!(bench.next(), longest);
-    bench.assert_nothing_leaks();
-}
-
-#[test]
 fn a_tun_takes_nothing_but_ip() {
     let mut bench = Bench::new(PortConfig { medium: Medium::Ip, ..config() });
     for first in [0x00, 0x50, 0xf0] {
@@ -122,18 +148,6 @@ fn a_tun_takes_nothing_but_ip() {
         assert_eq!(error, PortError::Length(40));
     }
     assert_eq!(bench.write(&[0x60; 40], VHOST), Ok(Path::Accounted));
-    bench.assert_nothing_leaks();
-}
-
-#[test]
-fn a_port_that_is_down_answers_eio() {
-    let mut bench = Bench::new(config());
-    bench.port.set_up(false);
-    let error = bench.write(&udp_frame(60), VHOST).unwrap_err();
-    assert_eq!((error, error.errno()), (PortError::Down, libc::EIO));
-    assert_eq!(bench.dropped(PortDrop::Down), 1);
-    bench.port.set_up(true);
-    assert_eq!(bench.write(&udp_frame(60), VHOST), Ok(Path::Built));
     bench.assert_nothing_leaks();
 }
 
@@ -181,49 +195,8 @@ fn without_memory_frames_are_lost_with_enomem_until_some_comes_home() {
     }
 }
 
-#[test]
-fn a_frame_of_headers_only_takes_no_memory_and_no_reference() {
-    let mut bench = Bench::new(config());
-    let frame = tcp_frame(54);
-    assert_eq!(bench.write(&frame, VHOST), Ok(Path::Built));
-    assert_eq!(bench.write(&frame, ZEROCOPY), Ok(Path::ZeroCopy), "nothing had to stay");
-    assert!(bench.out.iter().all(|packet| packet.frags().is_empty()));
-    assert_eq!(bench.next(), frame);
-    bench.assert_nothing_leaks();
-}
-
-#[test]
-fn what_is_no_ip_keeps_its_first_bytes_in_the_head() {
-    let mut bench = Bench::new(config());
-    for len in [14, 60, 128, 129, 1000] {
-        let frame = vec![0xaa; len];
-        assert_eq!(bench.write(&frame, VHOST), Ok(Path::Built));
-        assert_eq!(bench.out[0].head().len(), len.min(128));
-        assert_eq!(bench.next(), frame);
-    }
-    bench.assert_nothing_leaks();
-}
-
 fn partial(start: u16, offset: u16) -> FrameChecksum {
     FrameChecksum::Partial { start, offset }
-}
-
-#[test]
-fn a_super_frame_is_passed_on_as_one() {
-    let mut bench = Bench::new(config());
-    let gso = Some((GsoKind::TcpV4, 1448));
-    let offload = Offload { gso, checksum: partial(34, 16) };
-    let frame: &'static [u8] = tcp_frame(30_000).leak();
-    for how in [VHOST, ZEROCOPY] {
-        let mut source = BytesSource::by_reference(frame);
-        bench.write_with(&mut source, how, offload).unwrap();
-        let packet = &bench.out[0];
-        let gso = packet.gso.unwrap();
-        assert_eq!((gso.kind, gso.size, gso.header_len), (GsoKind::TcpV4, 1448, 54));
-        assert_eq!(packet.rx_checksum, RxChecksum::Valid);
-        assert_eq!(bench.next(), frame);
-    }
-    bench.assert_nothing_leaks();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! From the guest: copied or by reference, and when descriptors come back.
 
 use pagewire_mem::{Access, Gso, GsoKind, RxChecksum};
+use pagewire_testkit::given;
 
 use super::super::limits::BY_REFERENCE;
 use super::*;
@@ -33,75 +34,80 @@ fn roomy() -> GuestConfig {
     GuestConfig { send_buffer: 70_000, queue_size: 64, ..GuestConfig::default() }
 }
 
-#[test]
-fn frames_of_every_length_around_a_page_arrive_byte_for_byte() {
+given! {
     let mut rig = Rig::new(roomy());
-    let lengths = (42..200).chain(1000..1050).chain(3400..3500).chain(4000..4200);
-    for len in lengths.chain([9000, 40_000, 65_549]) {
-        let frame = udp(len);
-        assert!(rig.guest.send(&frame), "no buffer for {len}");
-        let [packet] = &rig.receive()[..] else { panic!("{len} bytes did not arrive") };
-        assert_eq!(all_bytes(packet), frame);
-        assert_eq!(packet.head().len(), 42, "the head is the headers");
+
+    frames_of_every_length_around_a_page_arrive_byte_for_byte {
+        let lengths = (42..200).chain(1000..1050).chain(3400..3500).chain(4000..4200);
+        for len in lengths.chain([9000, 40_000, 65_549]) {
+            let frame = udp(len);
+            assert!(rig.guest.send(&frame), "no buffer for {len}");
+            let [packet] = &rig.receive()[..] else { panic!("{len} bytes did not arrive") };
+            assert_eq!(all_bytes(packet), frame);
+            assert_eq!(packet.head().len(), 42, "the head is the headers");
+        }
+        assert_eq!(rig.monitor.counters().lies(), 0);
     }
-    assert_eq!(rig.monitor.counters().lies(), 0);
-}
-
-#[test]
-fn short_frames_are_copied_once_and_their_descriptor_is_back_at_once() {
-    let mut rig = Rig::new(roomy());
-    assert!(rig.guest.send(&udp(BY_REFERENCE - 1)));
-    let frames = rig.receive();
-    assert_eq!(frames[0].frags()[0].access(), Access::Private);
-    assert_eq!(rig.copied(), (BY_REFERENCE as u64 - 1 - 42, 0));
-    assert_eq!(rig.guest.sendable(), 64);
-}
-
-#[test]
-fn long_frames_are_fragments_of_the_guests_memory_and_nothing_is_copied() {
-    let mut rig = Rig::new(roomy());
-    assert!(rig.guest.send(&udp(BY_REFERENCE)));
-    let frames = rig.receive();
-    assert_eq!(frames[0].frags()[0].access(), Access::Shared);
-    assert_eq!(rig.copied(), (0, 0));
-    assert_eq!((rig.guest.sendable(), rig.monitor.counters().held), (63, 1));
-    drop(frames);
-    assert_eq!(rig.guest.sendable(), 63, "given back by the device, not by the drop");
-    rig.receive();
-    assert_eq!((rig.guest.sendable(), rig.monitor.counters().held), (64, 0));
-}
-
-#[test]
-fn descriptors_come_back_when_the_last_slice_goes_in_any_order_and_from_any_thread() {
-    let mut rig = Rig::new(roomy());
-    for len in [2000, 3000, 4000] {
-        assert!(rig.guest.send(&udp(len)));
+    short_frames_are_copied_once_and_their_descriptor_is_back_at_once {
+        assert!(rig.guest.send(&udp(BY_REFERENCE - 1)));
+        let frames = rig.receive();
+        assert_eq!(frames[0].frags()[0].access(), Access::Private);
+        assert_eq!(rig.copied(), (BY_REFERENCE as u64 - 1 - 42, 0));
+        assert_eq!(rig.guest.sendable(), 64);
     }
-    let mut frames = rig.receive();
-    let slice = frames[2].frags()[0].slice(100..200);
-    drop(frames.remove(2));
-    rig.receive();
-    assert_eq!(rig.guest.sendable(), 61, "a slice is left");
-    std::thread::spawn(move || drop(slice)).join().unwrap();
-    rig.receive();
-    assert_eq!(rig.guest.sendable(), 62, "the third, before the others");
-    drop(frames);
-    rig.receive();
-    assert_eq!(rig.guest.sendable(), 64);
-    assert_eq!(rig.monitor.counters().returned, 3);
-}
-
-#[test]
-fn a_reader_that_keeps_everything_does_not_stop_the_guests_sending() {
-    let mut rig = Rig::new(roomy());
-    let mut kept = Vec::new();
-    for _ in 0..200 {
-        assert!(rig.guest.send(&udp(2000)), "half of the ring stays free");
-        kept.extend(rig.receive());
+    long_frames_are_fragments_of_the_guests_memory_and_nothing_is_copied {
+        assert!(rig.guest.send(&udp(BY_REFERENCE)));
+        let frames = rig.receive();
+        assert_eq!(frames[0].frags()[0].access(), Access::Shared);
+        assert_eq!(rig.copied(), (0, 0));
+        assert_eq!((rig.guest.sendable(), rig.monitor.counters().held), (63, 1));
+        drop(frames);
+        assert_eq!(rig.guest.sendable(), 63, "given back by the device, not by the drop");
+        rig.receive();
+        assert_eq!((rig.guest.sendable(), rig.monitor.counters().held), (64, 0));
     }
-    let counters = rig.monitor.counters();
-    assert_eq!((counters.held, counters.referenced, counters.copied_instead), (32, 32, 168));
-    assert_eq!(rig.copied().0, 168 * (2000 - 42));
+    descriptors_come_back_when_the_last_slice_goes_in_any_order_and_from_any_thread {
+        for len in [2000, 3000, 4000] {
+            assert!(rig.guest.send(&udp(len)));
+        }
+        let mut frames = rig.receive();
+        let slice = frames[2].frags()[0].slice(100..200);
+        drop(frames.remove(2));
+        rig.receive();
+        assert_eq!(rig.guest.sendable(), 61, "a slice is left");
+        std::thread::spawn(move || drop(slice)).join().unwrap();
+        rig.receive();
+        assert_eq!(rig.guest.sendable(), 62, "the third, before the others");
+        drop(frames);
+        rig.receive();
+        assert_eq!(rig.guest.sendable(), 64);
+        assert_eq!(rig.monitor.counters().returned, 3);
+    }
+    a_reader_that_keeps_everything_does_not_stop_the_guests_sending {
+        let mut kept = Vec::new();
+        for _ in 0..200 {
+            assert!(rig.guest.send(&udp(2000)), "half of the ring stays free");
+            kept.extend(rig.receive());
+        }
+        let counters = rig.monitor.counters();
+        assert_eq!((counters.held, counters.referenced, counters.copied_instead), (32, 32, 168));
+        assert_eq!(rig.copied().0, 168 * (2000 - 42));
+    }
+    a_frame_in_more_pieces_than_a_packet_has_fragments_is_copied {
+        let frame = tcp(false, 40 * 100);
+        assert!(rig.guest.send_super([0; 12], &frame, 54, 100));
+        let frames = rig.receive();
+        assert_eq!(all_bytes(&frames[0]), frame);
+        assert_eq!(frames[0].frags()[0].access(), Access::Private);
+        assert_eq!((rig.copied().0, rig.guest.sendable()), (4000, 64));
+    }
+    small_frames_of_no_known_transport_are_whole_in_the_head {
+        let mut arp = vec![0xff; 60];
+        (arp[12], arp[13]) = (0x08, 0x06);
+        assert!(rig.guest.send(&arp));
+        let frames = rig.receive();
+        assert_eq!((frames[0].head(), frames[0].frags().len()), (&arp[..], 0));
+    }
 }
 
 #[test]
@@ -126,17 +132,6 @@ fn a_super_frame_in_a_chain_of_pages_comes_in_whole_and_by_reference() {
 }
 
 #[test]
-fn a_frame_in_more_pieces_than_a_packet_has_fragments_is_copied() {
-    let mut rig = Rig::new(roomy());
-    let frame = tcp(false, 40 * 100);
-    assert!(rig.guest.send_super([0; 12], &frame, 54, 100));
-    let frames = rig.receive();
-    assert_eq!(all_bytes(&frames[0]), frame);
-    assert_eq!(frames[0].frags()[0].access(), Access::Private);
-    assert_eq!((rig.copied().0, rig.guest.sendable()), (4000, 64));
-}
-
-#[test]
 fn headers_cut_anywhere_among_descriptors_are_found() {
     let mut rig = Rig::new(GuestConfig { queue_size: 256, ..roomy() });
     let frame = udp(180);
@@ -147,16 +142,6 @@ fn headers_cut_anywhere_among_descriptors_are_found() {
             assert_eq!(all_bytes(packet), frame);
         }
     }
-}
-
-#[test]
-fn small_frames_of_no_known_transport_are_whole_in_the_head() {
-    let mut rig = Rig::new(roomy());
-    let mut arp = vec![0xff; 60];
-    (arp[12], arp[13]) = (0x08, 0x06);
-    assert!(rig.guest.send(&arp));
-    let frames = rig.receive();
-    assert_eq!((frames[0].head(), frames[0].frags().len()), (&arp[..], 0));
 }
 
 #[test]

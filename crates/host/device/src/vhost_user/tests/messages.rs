@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use pagewire_mem::Region;
+use pagewire_testkit::given;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -189,12 +190,94 @@ impl Fd {
     }
 }
 
-#[test]
-fn an_honest_front_end_is_not_hung_up_on() {
+given! {
     let mut bench = Bench::new();
-    bench.tell(&honest());
-    bench.goes_on();
-    assert_eq!(bench.counters().lies(), 0);
+
+    an_honest_front_end_is_not_hung_up_on {
+        bench.tell(&honest());
+        bench.goes_on();
+        assert_eq!(bench.counters().lies(), 0);
+    }
+    a_socket_that_closes_at_every_step_costs_nothing_but_the_session {
+        let steps = honest();
+        let mut sessions = 0;
+        for upto in 0..=steps.len() {
+            let stream = bench.connect();
+            assert!(steps[..upto].iter().all(|step| send(&stream, step, usize::MAX)));
+            drop(stream);
+            sessions += 1;
+            // In the middle of the next message.
+            if let Some(next) = steps.get(upto) {
+                for bytes in [1, 11, 12, 13, 12 + next.body.len() / 2] {
+                    let stream = bench.connect();
+                    assert!(steps[..upto].iter().all(|step| send(&stream, step, usize::MAX)));
+                    send(&stream, next, bytes.min(12 + next.body.len().saturating_sub(1)));
+                    drop(stream);
+                    sessions += 1;
+                }
+            }
+        }
+        bench.goes_on();
+        assert_eq!(bench.counters().sessions, sessions + 1, "each was noticed, one after another");
+    }
+    a_guest_that_is_unplugged_in_the_middle_of_its_traffic_costs_nothing_else {
+        let mut frames = Vec::new();
+        for turn in 0..20 {
+            let mut guest = Guest::connect(&bench.path, GuestConfig::default()).unwrap();
+            for len in [60, 2000, 4000] {
+                assert!(guest.send(&udp(len)));
+            }
+            frames.extend(receive_some(&mut bench.device, Instant::ZERO, turn % 4));
+            send_frames(&mut bench.device, Instant::ZERO, [packet(&udp(60), 42)]);
+            drop(guest);
+            frames.extend(receive(&mut bench.device, Instant::ZERO));
+        }
+        assert!(frames.iter().all(|frame| all_bytes(frame) == udp(frame.len())));
+        drop(frames);
+        bench.goes_on();
+        assert!(bench.device.pool_audit().unwrap().is_conserved());
+        assert_eq!(bench.counters().lies(), 0);
+    }
+    messages_that_make_no_sense_cost_the_session {
+        for (name, lie, count) in lies() {
+            // Behind an honest set-up; and, of what must come before the rings start, in its place.
+            let mut told = honest();
+            let running = [8, 10];
+            match told.iter().position(|step| step.code == lie.code) {
+                Some(at) if running.contains(&lie.code) => told.truncate(at),
+                _ => {}
+            }
+            told.push(lie);
+            let before = bench.counters();
+            bench.tell(&told);
+            bench.goes_on();
+            let after = bench.counters();
+            assert_eq!(after.bad_messages, before.bad_messages + 1, "{name}");
+            if let Some(count) = count {
+                assert_eq!(count(&after), count(&before) + 1, "{name}: {after:?}");
+            }
+        }
+    }
+    messages_out_of_order_are_refused_or_do_nothing {
+        let steps = honest();
+        // Each step alone, and each pair of steps, without what should come before.
+        for first in &steps {
+            bench.tell(std::slice::from_ref(first));
+            for second in &steps {
+                bench.tell(&[first.clone(), second.clone()]);
+            }
+        }
+        // The whole set-up backwards; and each step left out.
+        bench.tell(&steps.iter().rev().cloned().collect::<Vec<_>>());
+        for without in 0..steps.len() {
+            let mut told = steps.clone();
+            told.remove(without);
+            bench.tell(&told);
+        }
+        bench.goes_on();
+        let counters = bench.counters();
+        assert!(counters.bad_messages > 100 && counters.bad_rings > 0, "{counters:?}");
+    }
 }
 
 #[test]
@@ -205,52 +288,6 @@ fn a_file_that_its_front_end_forgot_to_seal_is_sealed() {
     let window = super::super::window::Window::map(fd, MEMORY as usize, &allowance).unwrap();
     assert!(ftruncate(&ours, 0).is_err(), "nobody can cut it short any more");
     assert_eq!(window.len() as u64, MEMORY);
-}
-
-#[test]
-fn a_socket_that_closes_at_every_step_costs_nothing_but_the_session() {
-    let mut bench = Bench::new();
-    let steps = honest();
-    let mut sessions = 0;
-    for upto in 0..=steps.len() {
-        let stream = bench.connect();
-        assert!(steps[..upto].iter().all(|step| send(&stream, step, usize::MAX)));
-        drop(stream);
-        sessions += 1;
-        // In the middle of the next message.
-        if let Some(next) = steps.get(upto) {
-            for bytes in [1, 11, 12, 13, 12 + next.body.len() / 2] {
-                let stream = bench.connect();
-                assert!(steps[..upto].iter().all(|step| send(&stream, step, usize::MAX)));
-                send(&stream, next, bytes.min(12 + next.body.len().saturating_sub(1)));
-                drop(stream);
-                sessions += 1;
-            }
-        }
-    }
-    bench.goes_on();
-    assert_eq!(bench.counters().sessions, sessions + 1, "each was noticed, one after another");
-}
-
-#[test]
-fn a_guest_that_is_unplugged_in_the_middle_of_its_traffic_costs_nothing_else() {
-    let mut bench = Bench::new();
-    let mut frames = Vec::new();
-    for turn in 0..20 {
-        let mut guest = Guest::connect(&bench.path, GuestConfig::default()).unwrap();
-        for len in [60, 2000, 4000] {
-            assert!(guest.send(&udp(len)));
-        }
-        frames.extend(receive_some(&mut bench.device, Instant::ZERO, turn % 4));
-        send_frames(&mut bench.device, Instant::ZERO, [packet(&udp(60), 42)]);
-        drop(guest);
-        frames.extend(receive(&mut bench.device, Instant::ZERO));
-    }
-    assert!(frames.iter().all(|frame| all_bytes(frame) == udp(frame.len())));
-    drop(frames);
-    bench.goes_on();
-    assert!(bench.device.pool_audit().unwrap().is_conserved());
-    assert_eq!(bench.counters().lies(), 0);
 }
 
 type Count = fn(&VhostCounters) -> u64;
@@ -351,29 +388,6 @@ fn lies() -> Vec<(&'static str, Message, Option<Count>)> {
     ]
 }
 
-#[test]
-fn messages_that_make_no_sense_cost_the_session() {
-    let mut bench = Bench::new();
-    for (name, lie, count) in lies() {
-        // Behind an honest set-up; and, of what must come before the rings start, in its place.
-        let mut told = honest();
-        let running = [8, 10];
-        match told.iter().position(|step| step.code == lie.code) {
-            Some(at) if running.contains(&lie.code) => told.truncate(at),
-            _ => {}
-        }
-        told.push(lie);
-        let before = bench.counters();
-        bench.tell(&told);
-        bench.goes_on();
-        let after = bench.counters();
-        assert_eq!(after.bad_messages, before.bad_messages + 1, "{name}");
-        if let Some(count) = count {
-            assert_eq!(count(&after), count(&before) + 1, "{name}: {after:?}");
-        }
-    }
-}
-
 /// As QEMU 7.2 does with several pairs of queues.
 #[test]
 fn a_region_may_be_added_for_each_pair_of_queues_and_is_there_until_each_has_removed_it() {
@@ -402,29 +416,6 @@ fn a_region_may_be_added_for_each_pair_of_queues_and_is_there_until_each_has_rem
         }
         bench.goes_on();
     }
-}
-
-#[test]
-fn messages_out_of_order_are_refused_or_do_nothing() {
-    let mut bench = Bench::new();
-    let steps = honest();
-    // Each step alone, and each pair of steps, without what should come before.
-    for first in &steps {
-        bench.tell(std::slice::from_ref(first));
-        for second in &steps {
-            bench.tell(&[first.clone(), second.clone()]);
-        }
-    }
-    // The whole set-up backwards; and each step left out.
-    bench.tell(&steps.iter().rev().cloned().collect::<Vec<_>>());
-    for without in 0..steps.len() {
-        let mut told = steps.clone();
-        told.remove(without);
-        bench.tell(&told);
-    }
-    bench.goes_on();
-    let counters = bench.counters();
-    assert!(counters.bad_messages > 100 && counters.bad_rings > 0, "{counters:?}");
 }
 
 #[test]

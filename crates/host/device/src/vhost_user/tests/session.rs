@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use pagewire_testkit::given;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 use vhost::VhostBackend;
@@ -82,35 +83,84 @@ fn a_front_end_that_hangs_up_at_once_is_not_called_at_full_speed() {
     drop(device);
 }
 
-#[test]
-fn a_device_that_ends_gives_everything_back_so_that_another_can_go_on() {
+given! {
     let mut rig = Rig::new(GuestConfig::default());
-    for len in [2000, 3000, 60, 4000, 60] {
-        assert!(rig.guest.send(&udp(len)));
-    }
-    let mut frames = rig.receive();
-    drop(frames.remove(1));
-    drop(rig.device);
-    assert_eq!(rig.guest.sendable(), 256, "those held, in whatever order");
-    assert_eq!(rig.guest.transmit.ring.used_index(), rig.guest.transmit.next_avail);
-    assert_eq!(all_bytes(&frames[0]), udp(2000), "and still mapped");
-}
 
-#[test]
-fn a_front_end_that_is_hung_up_on_finds_everything_given_back_and_may_come_again() {
-    let mut rig = Rig::new(GuestConfig::default());
-    for len in [2000, 3000, 60, 4000] {
-        assert!(rig.guest.send(&udp(len)));
+    a_device_that_ends_gives_everything_back_so_that_another_can_go_on {
+        for len in [2000, 3000, 60, 4000, 60] {
+            assert!(rig.guest.send(&udp(len)));
+        }
+        let mut frames = rig.receive();
+        drop(frames.remove(1));
+        drop(rig.device);
+        assert_eq!(rig.guest.sendable(), 256, "those held, in whatever order");
+        assert_eq!(rig.guest.transmit.ring.used_index(), rig.guest.transmit.next_avail);
+        assert_eq!(all_bytes(&frames[0]), udp(2000), "and still mapped");
     }
-    let mut frames = rig.receive();
-    drop(frames.remove(1));
-    assert!(rig.guest.frontend.set_vring_num(0, 3).is_err());
-    while rig.monitor.is_connected() {
-        std::thread::yield_now();
+    a_front_end_that_is_hung_up_on_finds_everything_given_back_and_may_come_again {
+        for len in [2000, 3000, 60, 4000] {
+            assert!(rig.guest.send(&udp(len)));
+        }
+        let mut frames = rig.receive();
+        drop(frames.remove(1));
+        assert!(rig.guest.frontend.set_vring_num(0, 3).is_err());
+        while rig.monitor.is_connected() {
+            std::thread::yield_now();
+        }
+        assert_eq!(rig.guest.transmit.ring.used_index(), rig.guest.transmit.next_avail);
+        assert_eq!(rig.guest.sendable(), 256);
+        assert_eq!(all_bytes(&frames[0]), udp(2000), "and still mapped");
     }
-    assert_eq!(rig.guest.transmit.ring.used_index(), rig.guest.transmit.next_avail);
-    assert_eq!(rig.guest.sendable(), 256);
-    assert_eq!(all_bytes(&frames[0]), udp(2000), "and still mapped");
+    a_guest_that_is_stopped_and_goes_on_gets_back_what_was_held_meanwhile {
+        for _ in 0..3 {
+            assert!(rig.guest.send(&udp(2000)));
+        }
+        let mut frames = rig.receive();
+        drop(frames.remove(0));
+        let bases = rig.guest.stop().unwrap();
+        assert_eq!(bases, [0, 3]);
+        assert_eq!(rig.guest.sendable(), 254, "what came back by then");
+        drop(frames.remove(0));
+        assert!(rig.receive().is_empty());
+        assert_eq!(rig.guest.sendable(), 254, "a stopped ring is not written");
+        rig.guest.resume(bases).unwrap();
+        assert!(rig.guest.send(&udp(60)));
+        assert_eq!(rig.receive().len(), 1);
+        assert_eq!(rig.guest.sendable(), 255);
+        drop(frames);
+        rig.receive();
+        assert_eq!(rig.guest.sendable(), 256);
+        assert_eq!(rig.monitor.counters().lies(), 0);
+    }
+    a_sleeping_device_is_woken_by_the_last_release_so_that_the_guest_gets_its_descriptor {
+        assert!(rig.guest.send(&udp(2000)));
+        let frames = rig.receive();
+        assert!(!rig.device.arm());
+        rig.device.disarm();
+        assert!(!rig.device.arm());
+        std::thread::spawn(move || drop(frames)).join().unwrap();
+        assert!(is_ready(&rig.device));
+        rig.device.disarm();
+        rig.receive();
+        assert_eq!(rig.guest.sendable(), 256);
+    }
+    /// QEMU starts a ring first, and names the eventfd that the guest really listens to after that.
+    a_guest_whose_interrupt_is_plugged_in_after_its_ring_ran_is_told_of_what_came_before {
+        let other = vmm_sys_util::eventfd::EventFd::new(libc::EFD_NONBLOCK).unwrap();
+        for index in [0, 1] {
+            rig.guest.frontend.set_vring_call(index, &other).unwrap();
+        }
+        rig.guest.interrupts();
+        rig.guest.ask_interrupts();
+        assert!(rig.guest.send(&udp(60)));
+        rig.receive();
+        assert!(rig.transmit([packet(&udp(60), 42)]).is_empty());
+        assert_eq!(rig.guest.interrupts(), [0, 0], "they went elsewhere");
+        rig.guest.plug_interrupts().unwrap();
+        assert_eq!(rig.guest.interrupts(), [1, 1], "the guest looks, and finds both");
+        assert!(rig.guest.receive().is_some());
+        assert_eq!(rig.guest.sendable(), 256);
+    }
 }
 
 #[test]
@@ -130,30 +180,6 @@ fn fragments_stay_valid_when_their_guest_is_gone() {
         256,
         "what the old one had lent does not come back to the new one"
     );
-}
-
-#[test]
-fn a_guest_that_is_stopped_and_goes_on_gets_back_what_was_held_meanwhile() {
-    let mut rig = Rig::new(GuestConfig::default());
-    for _ in 0..3 {
-        assert!(rig.guest.send(&udp(2000)));
-    }
-    let mut frames = rig.receive();
-    drop(frames.remove(0));
-    let bases = rig.guest.stop().unwrap();
-    assert_eq!(bases, [0, 3]);
-    assert_eq!(rig.guest.sendable(), 254, "what came back by then");
-    drop(frames.remove(0));
-    assert!(rig.receive().is_empty());
-    assert_eq!(rig.guest.sendable(), 254, "a stopped ring is not written");
-    rig.guest.resume(bases).unwrap();
-    assert!(rig.guest.send(&udp(60)));
-    assert_eq!(rig.receive().len(), 1);
-    assert_eq!(rig.guest.sendable(), 255);
-    drop(frames);
-    rig.receive();
-    assert_eq!(rig.guest.sendable(), 256);
-    assert_eq!(rig.monitor.counters().lies(), 0);
 }
 
 #[test]
@@ -219,21 +245,6 @@ fn a_device_that_is_polled_is_not_kicked_and_one_that_sleeps_is() {
 }
 
 #[test]
-fn a_sleeping_device_is_woken_by_the_last_release_so_that_the_guest_gets_its_descriptor() {
-    let mut rig = Rig::new(GuestConfig::default());
-    assert!(rig.guest.send(&udp(2000)));
-    let frames = rig.receive();
-    assert!(!rig.device.arm());
-    rig.device.disarm();
-    assert!(!rig.device.arm());
-    std::thread::spawn(move || drop(frames)).join().unwrap();
-    assert!(is_ready(&rig.device));
-    rig.device.disarm();
-    rig.receive();
-    assert_eq!(rig.guest.sendable(), 256);
-}
-
-#[test]
 fn the_guest_is_interrupted_once_per_burst_and_only_if_it_asks() {
     for event_index in [false, true] {
         let mut rig = Rig::new(GuestConfig { event_index, ..GuestConfig::default() });
@@ -253,26 +264,6 @@ fn the_guest_is_interrupted_once_per_burst_and_only_if_it_asks() {
         rig.receive();
         assert_eq!(rig.guest.interrupts(), [0, 1]);
     }
-}
-
-/// QEMU starts a ring first, and names the eventfd that the guest really listens to after that.
-#[test]
-fn a_guest_whose_interrupt_is_plugged_in_after_its_ring_ran_is_told_of_what_came_before() {
-    let mut rig = Rig::new(GuestConfig::default());
-    let other = vmm_sys_util::eventfd::EventFd::new(libc::EFD_NONBLOCK).unwrap();
-    for index in [0, 1] {
-        rig.guest.frontend.set_vring_call(index, &other).unwrap();
-    }
-    rig.guest.interrupts();
-    rig.guest.ask_interrupts();
-    assert!(rig.guest.send(&udp(60)));
-    rig.receive();
-    assert!(rig.transmit([packet(&udp(60), 42)]).is_empty());
-    assert_eq!(rig.guest.interrupts(), [0, 0], "they went elsewhere");
-    rig.guest.plug_interrupts().unwrap();
-    assert_eq!(rig.guest.interrupts(), [1, 1], "the guest looks, and finds both");
-    assert!(rig.guest.receive().is_some());
-    assert_eq!(rig.guest.sendable(), 256);
 }
 
 #[test]
