@@ -6,18 +6,18 @@ use std::time::{Duration, SystemTime};
 use pagewire_stack::TcpConfig;
 
 use crate::SimTime;
-use crate::fabric::Unreachable;
 use crate::limits::{DEFAULT_LIMIT, POOL_BYTES};
-use crate::link::Link;
-use crate::names::IpVersion;
-use crate::report::TestName;
-use crate::tape::Tape;
-use crate::watch::Patience;
+use crate::network::link::Link;
+use crate::network::names::IpVersion;
+use crate::network::routing::Unreachable;
+use crate::record::comparison::RunComparison;
+use crate::report::outcome::TestName;
+use crate::runtime::watchdog::RealTimeLimits;
 
 /// 2026-01-01T00:00Z, in seconds of Unix time.
 const EPOCH: u64 = 1_767_225_600;
 
-/// What happens when a task panics.
+/// The treatment of panics of tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Panics {
     /// The run fails, whichever task it was.
@@ -27,11 +27,11 @@ pub enum Panics {
     Ignore,
 }
 
-/// What happens with tasks that still run when their program ends. Sockets that nobody holds are closed;
+/// The treatment of tasks that still run when their program ends. Sockets that nobody holds are closed;
 /// they are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leaks {
-    /// They are in the report.
+    /// The report has a warning.
     #[default]
     Report,
     /// The run fails.
@@ -40,14 +40,14 @@ pub enum Leaks {
     Ignore,
 }
 
-/// What happens when a thread that is not the simulation's wakes a task: of `std::thread`, of a pool, of
+/// The treatment of a thread outside of the simulation that wakes a task: a thread of `std::thread`, of a pool, of
 /// another runtime. The host then runs at a time that no seed determines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForeignThreads {
     /// The run fails, as soon as it is noticed: if no host ran in between.
     #[default]
     Fail,
-    /// It is in the report.
+    /// The report has a warning.
     Report,
 }
 
@@ -76,10 +76,10 @@ pub struct Builder {
     pub(crate) timeline: Option<PathBuf>,
     /// A capture or a timeline that cannot be written is a warning.
     pub(crate) lenient: bool,
-    pub(crate) patience: Patience,
+    pub(crate) patience: RealTimeLimits,
     /// Whether seeds that pass are run twice; by default the environment says.
     pub(crate) twice: Option<bool>,
-    pub(crate) tape: Option<Tape>,
+    pub(crate) comparison: Option<RunComparison>,
     /// Panics are not printed.
     pub(crate) quiet: bool,
     pub(crate) test: TestName,
@@ -115,9 +115,9 @@ impl Builder {
             capture: None,
             timeline: None,
             lenient: false,
-            patience: Patience::default(),
+            patience: RealTimeLimits::default(),
             twice: None,
-            tape: None,
+            comparison: None,
             quiet: false,
             test: TestName::current(),
         }
@@ -163,16 +163,16 @@ pagewire_mem::setters! {
     link(link: Link): link = link;
     /// Settings of the hosts' connections: as Linux's by default.
     tcp(config: TcpConfig): tcp = config;
-    /// What a host hears that sends to an address that no host has.
+    /// The answer to a host that sends to an address that no host has.
     unreachable(how: Unreachable): unreachable = how;
     /// Bytes of memory that each host has for payload that it sends: 4 MiB by default, touched only
     /// as far as used.
     memory(bytes_per_host: usize): memory = bytes_per_host;
-    /// What happens with tasks that still run when their program ends.
+    /// The treatment of tasks that still run when their program ends: a warning by default.
     leaks(what: Leaks): leaks = what;
-    /// What happens when a task panics.
+    /// The treatment of panics of tasks: a failure by default.
     panics(what: Panics): panics = what;
-    /// What happens when a thread that is not the simulation's wakes a task.
+    /// The treatment of a thread outside of the simulation that wakes a task: a failure by default.
     foreign_threads(what: ForeignThreads): foreign_threads = what;
     /// Whether the payload of packets counts for the digest. Without it, programs that send real
     /// random bytes (the handshake of TLS) have the same digest as long as lengths and times agree.
@@ -197,7 +197,7 @@ pagewire_mem::setters! {
     /// `PAGEWIRE_TWICE=1` in the environment says so. Takes twice the time.
     twice(on: bool): twice = Some(on);
     /// Lets hosts hand over super-frames, as with segmentation offload: fewer events for bulk data.
-    /// They are cut where they enter a link.
+    /// Super-frames are cut into segments where they enter a link.
     super_frames(on: bool): super_frames = on;
     /// Where captures and timelines of failures go; cargo's target directory by default. Their names
     /// have the package, the test's program, the test and the seed.

@@ -14,71 +14,48 @@
 #[cfg(test)]
 extern crate self as pagewire_simulation;
 
-mod agenda;
 mod builder;
-mod capture;
-mod chaos;
 mod check;
-mod clock;
-mod command;
-pub mod control;
-mod digest;
-mod engine;
-mod fabric;
-mod fate;
-mod gate;
-mod hosts;
-mod icmp;
-mod jobs;
-mod life;
+mod compat;
+mod events;
+mod faults;
+mod host;
 mod limits;
-mod link;
-mod machine;
-mod names;
 pub mod net;
-mod notes;
-#[cfg(feature = "openraft")]
-pub mod openraft;
-mod packet;
-mod panics;
-mod path;
+mod network;
 mod random;
 mod record;
 mod report;
 pub mod rng;
-mod run;
 mod runtime;
 mod seeds;
 mod sim;
-mod stuck;
-mod tape;
 pub mod time;
-mod timeline;
-#[cfg(feature = "subscriber")]
-pub mod trace;
-#[cfg(feature = "turmoil")]
-pub mod turmoil;
-mod watch;
-mod world;
 
 pub use builder::{Builder, ForeignThreads, Leaks, Panics};
-pub use chaos::{Chaos, Rate};
-pub use check::Check;
-pub use clock::{SimTime, Skew};
-pub use command::Pause;
-pub use control::Control;
-pub use digest::{Digest, DigestError};
-pub use fabric::Unreachable;
-pub use hosts::{All, HostOptions, Hosts, all};
-pub use jobs::{JOBS_VARIABLE, SEEDS_VARIABLE, TWICE_VARIABLE};
-pub use link::{Link, LinkError, Queue};
-pub use names::IpVersion;
+pub use check::jobs::{JOBS_VARIABLE, SEEDS_VARIABLE, TWICE_VARIABLE};
+pub use check::many_seeds::Check;
+#[cfg(feature = "openraft")]
+pub use compat::openraft;
+#[cfg(feature = "turmoil")]
+pub use compat::turmoil;
+pub use faults::chaos::{Chaos, Rate};
+pub use faults::command::Pause;
+pub use faults::control::{self, Control};
+pub use host::clock::{SimTime, Skew};
+pub use host::selectors::{All, HostOptions, Hosts, all};
+pub use host::world::{HostHandle, HostId};
+pub use network::link::{Link, LinkError, Queue};
+pub use network::names::IpVersion;
+pub use network::routing::Unreachable;
 pub use pagewire_stack::TcpConfig;
-pub use record::Counts;
-pub use report::{Failure, FailureDetails, FailureKind, Repeats, Report};
+pub use record::digest::{Digest, DigestError};
+pub use record::recorder::Counts;
+#[cfg(feature = "subscriber")]
+pub use record::trace;
+pub use report::outcome::{Failure, FailureDetails, FailureKind, Repeats, Report};
 pub use rng::SimRng;
 pub use sim::{Sim, View};
-pub use world::{HostHandle, HostId};
 
-/// What programs and scenarios return: any error fails the run.
+/// The result of programs and scenarios: any error fails the run.
 pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;

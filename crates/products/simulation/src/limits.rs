@@ -17,7 +17,7 @@ pub(crate) const DEFAULT_LATENCY: Duration = Duration::from_millis(1);
 /// Shortest time of a packet on a link; never zero, so that time moves when hosts talk.
 pub(crate) const MIN_LATENCY: Duration = Duration::from_micros(1);
 
-/// Time from the begin of one trouble by chance to that of the next, at least: what is to come is held in
+/// Least time from the begin of one random fault to that of the next: all faults to come are held in
 /// memory, however small the ranges are.
 pub(crate) const MIN_PERIOD: Duration = Duration::from_millis(1);
 
@@ -37,26 +37,26 @@ pub(crate) const MAX_TURNS_AT_ONE_TIME: u64 = 1_000_000;
 /// slow machine needs for a turn.
 pub(crate) const MAX_TURN: Duration = Duration::from_secs(5);
 
-/// Hosts up to which all are asked, after each run, whether another host woke their tasks. With more
+/// Number of hosts up to which all are asked, after each run, whether another host woke their tasks. With more
 /// hosts they are asked once a millisecond.
 pub(crate) const WATCHED_HOSTS: usize = 64;
 
-/// Simulated time without a frame, an order or a task that is woken after which a run that is not done
+/// Simulated time without a frame, a command or a woken task after which a run that is not done
 /// counts as one that makes no progress: longer than TCP's longest retransmission timeout. It may lie
 /// behind the limit of the run.
-pub(crate) const IDLE: Duration = Duration::from_secs(130);
+pub(crate) const MAX_IDLE: Duration = Duration::from_secs(130);
 
 /// Real time without an end for which a thread may sleep by default, while the simulation waits for it:
 /// nothing but the end of the process ends such a wait, and it is far longer than a disk takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Real time between two looks at a simulation by the thread that watches it.
+/// Real time between two checks of a simulation by the watchdog.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Real time that a task may let its thread sleep: a pipe or a disk may be slow.
 pub(crate) const MAX_BLOCKED: Duration = Duration::from_millis(200);
 
-/// Real time between two looks of a thread that waits for others to have run their seeds: far less than
+/// Real time between two checks of a thread that waits for others to have run their seeds: far less than
 /// most seeds take.
 pub(crate) const JOB_WAIT: Duration = Duration::from_millis(2);
 
@@ -64,10 +64,10 @@ pub(crate) const JOB_WAIT: Duration = Duration::from_millis(2);
 /// timeline has room.
 pub(crate) const PAYLOAD_SHOWN: usize = 32;
 
-/// Events of a run that are kept to compare those of a second run with, of 40 bytes each. Of longer runs
+/// Events of a first run, of 40 bytes each, that are kept for comparison with a second run. Of longer runs
 /// the rest is compared as a whole, by the digest.
-pub(crate) const MAX_TAPE: usize = 1 << 20;
+pub(crate) const MAX_COMPARED_EVENTS: usize = 1 << 20;
 
-/// Real time that one thread waits for the turns of others, before it looks after the panic hook: a
+/// Real time that a thread waits for the turns of others to end before it installs the panic hook: a
 /// turn that lasts longer does not end soon.
-pub(crate) const MAX_WAIT_ALONE: Duration = Duration::from_millis(50);
+pub(crate) const MAX_WAIT_FOR_TURNS: Duration = Duration::from_millis(50);

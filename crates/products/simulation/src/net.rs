@@ -26,7 +26,7 @@ use std::time::Duration;
 use pagewire_sockets::{Clock, Runtime, Waiters};
 use pagewire_stack::Stack;
 
-use crate::world::HostHandle;
+use crate::host::world::HostHandle;
 
 pub use pagewire_sockets::ToSocketAddrs;
 
@@ -41,7 +41,7 @@ pub type UdpSocket = pagewire_sockets::net::UdpSocket<HostHandle>;
 
 /// TCP: `tokio::net::tcp`.
 pub mod tcp {
-    use crate::world::HostHandle;
+    use crate::host::world::HostHandle;
 
     /// `tokio::net::tcp::ReadHalf`, simulated.
     pub type ReadHalf<'a> = pagewire_sockets::net::tcp::ReadHalf<'a, HostHandle>;
@@ -82,7 +82,7 @@ impl Runtime for HostHandle {
             .with_waiters(self.host, |stack, now, waiters| op(stack, &Clock::at(now), waiters))?)
     }
 
-    /// A kernel's driver works beside the program; here nobody does.
+    /// Sends what waits. A kernel does so beside the program; a simulated host only when it is called.
     fn make_room(&self) -> bool {
         self.lock().transmit(self.host.id);
         true
@@ -94,7 +94,7 @@ impl Runtime for HostHandle {
         let own = own.map_or(&[][..], |host| host.addresses.as_slice());
         let found = world.names.resolve_on(name, own).filter(|found| !found.is_empty());
         let found = found.ok_or_else(|| {
-            // As the C library says it, by std.
+            // The text of the C library, as std passes it on.
             let text = format!(
                 "failed to lookup address information: Name or service not known: there is no host \
                  `{name}` in the simulation"

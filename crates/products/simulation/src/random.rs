@@ -29,7 +29,7 @@ impl SimRng {
         self.0.below(n)
     }
 
-    /// Gives a list an order by chance.
+    /// Shuffles a list.
     pub(crate) fn shuffle<T>(&mut self, list: &mut [T]) {
         for n in (1..list.len()).rev() {
             list.swap(n, self.below(n as u64 + 1) as usize);

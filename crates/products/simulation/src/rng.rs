@@ -2,8 +2,8 @@
 
 use std::io;
 
+use crate::host::world::HostHandle;
 pub use crate::random::SimRng;
-use crate::world::HostHandle;
 
 /// Random numbers for the host whose code runs, from the simulation's seed, its name, and how often
 /// it was started. Each call gives others.

@@ -1,4 +1,4 @@
-//! The seed of a run: from the environment, and what a failure of that seed is reported with.
+//! The seed of a run, from the environment, and helpers for reports of a failing seed.
 
 // `pagewire-testkit` has this file, too, and shows it to others.
 #![allow(unreachable_pub)]
@@ -21,7 +21,7 @@ pub fn seed_from_env() -> Option<u64> {
     }
 }
 
-/// What a panic said.
+/// The text of a panic.
 pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
     if let Some(text) = panic.downcast_ref::<&str>() {
         text

@@ -1,4 +1,4 @@
-//! A simulation: hosts, clients, and the run.
+//! [`Sim`], a simulation: its hosts and clients, its methods to run it, and its failures.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -6,27 +6,27 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::agenda::{Agenda, Order, SourceId};
 use crate::builder::Builder;
-use crate::capture::Capture;
-use crate::clock::show;
-use crate::control::Control;
-use crate::digest::Digest;
-use crate::fabric::Fabric;
-use crate::hosts::{HostOptions, Hosts, Known};
-use crate::machine::{Machine, Software};
-use crate::panics;
+use crate::events::queue::{EventQueue, SourceId, SourceOrder};
+use crate::faults::control::Control;
+use crate::host::clock::show;
+use crate::host::machine::{Machine, Software};
+use crate::host::selectors::{HostOptions, HostTable, Hosts};
+use crate::host::world::{SharedWorld, World};
+use crate::network::routing::Network;
 use crate::random::{SimRng, split};
-use crate::record::Sink;
-use crate::report::{Failure, FailureDetails, FailureKind, Repeats, Report};
-use crate::timeline::Timeline;
-use crate::watch::{Watch, alone};
-use crate::world::{SharedWorld, World};
+use crate::record::capture::Capture;
+use crate::record::digest::Digest;
+use crate::record::recorder::EventSink;
+use crate::record::timeline::Timeline;
+use crate::report::outcome::{Failure, FailureDetails, FailureKind, Repeats, Report};
+use crate::runtime::panic_hook;
+use crate::runtime::watchdog::{Watch, with_turns_paused};
 use crate::{HostId, Result, SimTime};
 
-/// What is to be done at a time.
+/// A scheduled action.
 type Action = Box<dyn FnOnce(&Control)>;
-/// What is checked after every instant at which a host ran.
+/// A named check after every instant at which a host ran.
 type Invariant = (String, Box<dyn FnMut(&View<'_>) -> Result>);
 
 /// A simulation of programs: each host has its own address, name, clock, runtime and TCP/IP stack.
@@ -63,38 +63,38 @@ pub struct Sim {
     pub(crate) seed: u64,
     pub(crate) machines: Vec<Machine>,
     /// Hosts with tasks whose next timer is not known, by the time up to which they have none.
-    pub(crate) clean: Agenda,
+    pub(crate) idle: EventQueue,
     pub(crate) scheduled: BTreeMap<(u64, u64), Action>,
     pub(crate) next_action: u64,
-    /// Troubles by chance so far: each has random numbers of its own.
+    /// Number of random faults so far: each has random numbers of its own.
     pub(crate) next_chaos: u64,
     pub(crate) actions: SourceId,
     pub(crate) invariants: Vec<Invariant>,
     pub(crate) warnings: Vec<String>,
-    /// A failure that is to be reported by the next run.
+    /// A failure for the next run to report.
     pub(crate) broken: Option<Failure>,
-    /// Turns at the present time.
+    /// Number of turns at the present time.
     pub(crate) turns_now: u64,
     /// The millisecond in which hosts were last asked whether another woke their tasks.
-    pub(crate) last_watch: u64,
+    pub(crate) last_woken_check: u64,
     pub(crate) last_panic: Option<String>,
     pub(crate) watch: std::sync::Arc<Watch>,
-    /// The capture and the timeline that are written.
+    /// The files of the capture and of the timeline that are written.
     files: [Option<PathBuf>; 2],
-    /// Those that cannot be.
+    /// Messages about files that cannot be written.
     unwritten: Vec<String>,
     /// When tasks were last woken, or a timer of theirs fired.
     pub(crate) last_run: SimTime,
-    /// The run was not done at its limit.
+    /// The failure of a run that was not done at its limit.
     pub(crate) over: Option<Failure>,
     /// Something has run.
     pub(crate) moved: bool,
-    /// Code of the test may have woken tasks since they were last asked for.
-    pub(crate) test_ran: bool,
+    /// Code of the test may have woken tasks since tasks were last asked.
+    pub(crate) test_code_ran: bool,
     /// A failure was made of this run.
     failed: Cell<bool>,
     random: SimRng,
-    /// For [`Builder::random_wakes`].
+    /// The order of wakes, for [`Builder::random_wakes`].
     pub(crate) wake_order: SimRng,
 }
 
@@ -125,21 +125,21 @@ impl Sim {
     }
 
     pub(crate) fn new(config: Builder, seed: u64) -> Self {
-        panics::install(alone);
+        panic_hook::install(with_turns_paused);
         show(Some((SimTime::ZERO, config.epoch)));
-        let mut fabric = Fabric::new(seed, config.link);
-        fabric.unreachable = config.unreachable;
-        fabric.random_order = config.random_order;
-        let mut world = World::new(config.epoch, fabric);
+        let mut network = Network::new(seed, config.link);
+        network.unreachable = config.unreachable;
+        network.random_order = config.random_order;
+        let mut world = World::new(config.epoch, network);
         world.record.payload = config.digest_payload;
-        world.record.tape = config.tape.clone();
-        let actions = world.agenda.add(Order::Actions);
+        world.record.comparison = config.comparison.clone();
+        let actions = world.event_queue.add(SourceOrder::Actions);
         let (files, unwritten) = listen(&config, &mut world);
         let mut sim = Self {
             world: SharedWorld::new(world, config.quiet),
             seed,
             machines: Vec::new(),
-            clean: Agenda::default(),
+            idle: EventQueue::default(),
             scheduled: BTreeMap::new(),
             next_action: 0,
             next_chaos: 0,
@@ -148,7 +148,7 @@ impl Sim {
             warnings: Vec::new(),
             broken: None,
             turns_now: 0,
-            last_watch: u64::MAX,
+            last_woken_check: u64::MAX,
             last_panic: None,
             watch: Watch::new(config.patience, seed, config.test.clone()),
             files,
@@ -156,7 +156,7 @@ impl Sim {
             last_run: SimTime::ZERO,
             over: None,
             moved: false,
-            test_ran: true,
+            test_code_ran: true,
             failed: Cell::new(false),
             random: SimRng::new(split(seed, "scenario", 0)),
             wake_order: SimRng::new(split(seed, "wakes", 0)),
@@ -192,7 +192,7 @@ impl Sim {
         F: Fn() -> Fut + 'static,
         Fut: Future<Output = Result> + 'static,
     {
-        self.add_machine(options.into(), Software::again(software), false)
+        self.add_host(options.into(), Software::again(software), false)
     }
 
     /// Adds a client: a host whose program runs once, and whose end [`run`](Self::run) waits for.
@@ -203,7 +203,7 @@ impl Sim {
     where
         Fut: Future<Output = Result> + 'static,
     {
-        self.add_machine(name.into(), Software::Once(Some(Box::pin(program))), true)
+        self.add_host(name.into(), Software::Once(Some(Box::pin(program))), true)
     }
 
     /// Adds a client with options of its own, which can be [bounced](Control::bounce).
@@ -215,7 +215,7 @@ impl Sim {
         F: Fn() -> Fut + 'static,
         Fut: Future<Output = Result> + 'static,
     {
-        self.add_machine(options.into(), Software::again(software), true)
+        self.add_host(options.into(), Software::again(software), true)
     }
 
     /// Runs until every client is done.
@@ -231,11 +231,11 @@ impl Sim {
                         the program that tests with `Sim::client`, or use `Sim::run_for`";
             return Err(self.failure(FailureKind::Misuse, None, what));
         }
-        self.test_ran = true;
+        self.test_code_ran = true;
         while !self.are_clients_done() {
             let end = self.config.end();
             if !self.advance(end)? {
-                return Err(self.stuck());
+                return Err(self.stall_failure());
             }
         }
         self.finish()
@@ -247,12 +247,12 @@ impl Sim {
     /// As [`run`](Self::run), but for the limit.
     pub fn run_for(&mut self, time: Duration) -> std::result::Result<Report, Failure> {
         let end = self.now().after(time);
-        self.test_ran = true;
+        self.test_code_ran = true;
         while self.advance(end)? {}
         self.finish()
     }
 
-    /// Runs until `done` says so; it is asked after every instant at which something happened.
+    /// Runs until `done` returns `true`; it is called after every instant at which something happened.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -261,7 +261,7 @@ impl Sim {
         mut done: impl FnMut(&Self) -> bool,
     ) -> std::result::Result<Report, Failure> {
         loop {
-            match panics::catch(|| done(self)) {
+            match panic_hook::catch(|| done(self)) {
                 Ok(false) => {}
                 Ok(true) => break,
                 Err(text) => {
@@ -269,24 +269,24 @@ impl Sim {
                     return Err(self.failure(FailureKind::Scenario, None, what));
                 }
             }
-            self.test_ran = true;
+            self.test_code_ran = true;
             let end = self.config.end();
             if !self.advance(end)? {
-                return Err(self.stuck());
+                return Err(self.stall_failure());
             }
         }
         self.finish()
     }
 
-    /// Runs to the end of the next instant at which something happens; whether clients are done.
+    /// Runs to the end of the next instant at which something happens. Returns whether all clients are done.
     ///
     /// # Errors
     /// As [`run`](Self::run).
     pub fn step(&mut self) -> std::result::Result<bool, Failure> {
-        self.test_ran = true;
+        self.test_code_ran = true;
         let end = self.config.end();
         if !self.are_clients_done() && !self.advance(end)? {
-            return Err(self.stuck());
+            return Err(self.stall_failure());
         }
         match self.broken.take() {
             Some(failure) => Err(failure),
@@ -314,20 +314,20 @@ impl Sim {
         SimRng::new(self.random.next_u64())
     }
 
-    /// Gives orders to the simulation: partitions, faults, crashes.
+    /// A handle that gives commands to the simulation: partitions, faults, crashes.
     pub fn control(&self) -> Control {
         Control::new(self.world.clone())
     }
 
-    /// Does something at a simulated time since the start; at once if it has passed.
+    /// Runs `action` at a simulated time since the start; at once if that time has passed.
     pub fn at(&mut self, when: Duration, action: impl FnOnce(&Control) + 'static) {
         let at = SimTime::ZERO.after(when).max(self.now()).as_nanos();
         self.next_action += 1;
         self.scheduled.insert((at, self.next_action), Box::new(action));
-        self.arm_actions();
+        self.queue_actions();
     }
 
-    /// Checks something after every instant at which a host ran; an error fails the run.
+    /// Calls `check` after every instant at which a host ran; an error fails the run.
     pub fn invariant(&mut self, name: &str, check: impl FnMut(&View<'_>) -> Result + 'static) {
         self.invariants.push((name.to_owned(), Box::new(check)));
     }
@@ -339,7 +339,7 @@ impl Sim {
     #[track_caller]
     pub fn find(&self, host: impl Hosts) -> HostId {
         let world = self.world.lock();
-        match Known(&world).find(&host).as_slice() {
+        match HostTable(&world).find(&host).as_slice() {
             [host] => *host,
             hosts => panic!("{} hosts, expected one", hosts.len()),
         }
@@ -358,12 +358,12 @@ impl Sim {
         if self.invariants.is_empty() {
             return Ok(());
         }
-        self.test_ran = true;
+        self.test_code_ran = true;
         let (at, control) = (self.now(), self.control());
         let mut invariants = std::mem::take(&mut self.invariants);
         let view = View { at, control: &control };
         let broken = invariants.iter_mut().find_map(|(name, check)| {
-            let wrong = match panics::catch(|| check(&view)) {
+            let wrong = match panic_hook::catch(|| check(&view)) {
                 Ok(checked) => checked.err()?.to_string(),
                 Err(text) => format!("it panicked: {text}"),
             };
@@ -376,7 +376,7 @@ impl Sim {
         }
     }
 
-    /// A run has come to its end.
+    /// The report of a run that has come to its end.
     fn finish(&mut self) -> std::result::Result<Report, Failure> {
         if let Some(failure) = self.broken.take() {
             return Err(failure);
@@ -425,12 +425,13 @@ impl Sim {
     }
 }
 
-/// Adds the listeners that the settings ask for: the files of the capture and the timeline, and what
-/// cannot be written.
+/// Adds the listeners that the settings ask for. Returns the files of the capture and of the timeline, and
+/// messages about files that cannot be written.
 fn listen(config: &Builder, world: &mut World) -> ([Option<PathBuf>; 2], Vec<String>) {
     let mut unwritten = Vec::new();
     let mut listen =
-        |what, path: &Option<PathBuf>, sink: std::io::Result<Box<dyn Sink + Send>>| match sink {
+        |what, path: &Option<PathBuf>, sink: std::io::Result<Box<dyn EventSink + Send>>| match sink
+        {
             Ok(sink) => {
                 world.record.sinks.push(sink);
                 path.clone()
@@ -453,23 +454,23 @@ fn listen(config: &Builder, world: &mut World) -> ([Option<PathBuf>; 2], Vec<Str
 }
 
 impl Sim {
-    /// Ends all programs, once: their destructors may panic too. What sockets do when they are
-    /// dropped reaches nobody.
-    pub(crate) fn wind_up(&mut self) -> std::result::Result<(), Failure> {
+    /// Ends all programs, once; their destructors may panic, too. Packets that sockets send when they are
+    /// dropped reach nobody.
+    pub(crate) fn stop_all(&mut self) -> std::result::Result<(), Failure> {
         for id in 0..self.machines.len() as u32 {
             self.crash(HostId(id));
         }
-        self.hear_panics()?;
+        self.check_new_panics()?;
         self.broken.take().map_or(Ok(()), Err)
     }
 }
 
 impl Drop for Sim {
     /// # Panics
-    /// If a destructor of a program panics, and nothing else has failed: nobody would hear of it.
+    /// If a destructor of a program panics, and nothing else has failed: the panic would be lost.
     fn drop(&mut self) {
         let failed = self.failed.get();
-        let ended = self.wind_up();
+        let ended = self.stop_all();
         self.world.lock().record.end(&[]);
         show(None);
         match ended {

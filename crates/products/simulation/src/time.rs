@@ -3,8 +3,8 @@
 use std::io;
 use std::time::{Duration, SystemTime};
 
-use crate::clock::{Clock, shown};
-use crate::world::HostHandle;
+use crate::host::clock::{Clock, shown};
+use crate::host::world::HostHandle;
 
 /// The wall clock of the host whose code runs: the simulation's epoch, the time since its start, and
 /// the host's skew. In code of the test that is no host's, while a simulation lives on its thread: the
