@@ -1,4 +1,4 @@
-//! The other side: a program that asks.
+//! The client of a control socket, for programs that ask a process about its hosts.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -16,13 +16,13 @@ pub enum AskError {
     /// The process has ended, or does not answer.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// What came is no answer.
+    /// The received bytes are no answer.
     #[error("the answer is not understood: {0}")]
     Answer(String),
-    /// It refused.
+    /// The process refused the request.
     #[error("{0}")]
     Refused(String),
-    /// It speaks another version.
+    /// The process speaks another version.
     #[error("the process speaks version {0} of the protocol, this program version {VERSION}")]
     Version(u32),
 }
@@ -92,7 +92,7 @@ impl Client {
         }
     }
 
-    /// Which process this is.
+    /// Facts about the process and its hosts.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -103,7 +103,7 @@ impl Client {
         }
     }
 
-    /// Its counters.
+    /// The counters of all hosts.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -130,7 +130,7 @@ impl Client {
         }
     }
 
-    /// All its sockets, in pages, at most about `most`.
+    /// All sockets of the process, in pages, at most about `most`.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -144,7 +144,7 @@ impl Client {
             if page.next.is_none() || all.len() >= most {
                 return Ok(all);
             }
-            // What the other side says must not keep this going for ever.
+            // A faulty server must not keep this loop going for ever.
             if is_empty || page.next <= after {
                 return Err(AskError::Answer("its pages have no end".to_owned()));
             }

@@ -1,4 +1,4 @@
-//! A view of hosts, for other programs.
+//! [`Control`]: the handle of a process's view of its hosts, which is open to other programs while it lives.
 
 use std::io;
 use std::net::TcpListener;
@@ -17,7 +17,7 @@ use crate::snapshot::MemoryFile;
 use crate::socket::{BindError, ControlSocket};
 use crate::view::View;
 
-/// What a [`Control`] shows, and where.
+/// Settings: the hosts that a [`Control`] shows, and where.
 #[must_use]
 pub struct Builder {
     view: View,
@@ -142,7 +142,7 @@ impl Control {
         self.view.lock().push((name.to_owned(), host.downgrade()));
     }
 
-    /// All counters at this moment, as a client would see them.
+    /// All counters at this moment, as a client gets them.
     pub fn stats(&self) -> Stats {
         self.view.stats()
     }
@@ -159,7 +159,7 @@ impl Control {
             // A panic of its own has been reported.
             let _ = thread.join();
         }
-        // Behind the thread, which listens there.
+        // The file goes after the thread, which listens there.
         drop(file.take());
     }
 }

@@ -17,8 +17,8 @@ use crate::snapshot::state;
 /// - `WARN`: within a second packets were dropped (by reason), other stations used an address of ours,
 ///   neighbours did not answer, SYNs were answered with cookies.
 ///
-/// It runs inside the host, when sockets have news and once a second; a host that is not traced does
-/// nothing for it. Trace a host once: what happens is shared among all that ask ([`Stack::poll_lifecycle`]).
+/// The tracer runs inside the host, when sockets have events and once a second; a host that is not traced does
+/// nothing for it. Trace a host once: events are shared among all that ask ([`Stack::poll_lifecycle`]).
 pub fn trace(name: &str, host: &Host) {
     host.with_stack(|stack, _| stack.record_lifecycle(true));
     host.attach(Tracer {
@@ -31,14 +31,14 @@ pub fn trace(name: &str, host: &Host) {
 /// Reports what was not reported so far, of a host that is [traced](trace) and ends: connections that began
 /// and ended since the last second, and as ended those that the host leaves. Call it after
 /// [`Host::shutdown`](pagewire::Host::shutdown), or where that is not called, before the host is dropped.
-/// Nothing is recorded any more afterwards.
+/// No event is recorded afterwards.
 pub fn trace_end(name: &str, host: &Host) {
     let recorded: Vec<_> = host.with_stack(|stack, _| {
         let recorded = iter::from_fn(|| stack.poll_lifecycle()).collect();
         stack.record_lifecycle(false);
         recorded
     });
-    // Without the lock: whoever reads the events may be slow.
+    // The lock is free here: a subscriber may be slow.
     recorded.iter().for_each(|event| report(name, event));
     let mut from = Some(0);
     while let Some(first) = from {
@@ -122,7 +122,7 @@ fn report(host: &str, event: &LifecycleEvent) {
 struct Counts(Vec<u64>);
 
 impl Counts {
-    /// What came since the last look.
+    /// The counts that have grown since the last check, and by how much.
     fn news(&mut self, now: Vec<(&'static str, u64)>) -> Vec<(&'static str, u64)> {
         let before = self.0.iter().copied().chain(iter::repeat(0));
         let more =

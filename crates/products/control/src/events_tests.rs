@@ -1,4 +1,4 @@
-//! Each thing that happens is said once.
+//! Events of tracing: each is reported once.
 
 use std::fmt;
 use std::io::Read;
@@ -11,7 +11,7 @@ use tracing::{Metadata, Subscriber};
 
 use super::*;
 
-/// What was said: each event's fields.
+/// The fields of each reported event.
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<Vec<String>>>);
 
@@ -119,7 +119,7 @@ fn connections_are_said_once_when_they_begin_and_when_they_end() {
         assert_eq!(said("connection established").len(), 3);
         let ended = said("connection ended");
         assert!(ended.iter().all(|line| line.contains("sent=1000 received=0")), "{ended:?}");
-        // What another service is told is not said again.
+        // An event that another service takes is not reported again.
         struct Other;
         impl Service for Other {
             fn turn(&mut self, _: Instant, _: &mut Stack, _: &[Event]) {}

@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as a Prometheus server needs: one request on a connection, one answer.
+//! The part of HTTP/1.1 that a Prometheus server needs: one request on a connection, one answer.
 
 use std::net::IpAddr;
 
@@ -8,8 +8,8 @@ use crate::protocol::Stats;
 
 /// The answer to what has come so far; `None`: the head is not complete.
 ///
-/// Where it listens on a loopback address, a request has to name that address, or `localhost`: a page of a stranger's, whose
-/// name its owner lets lead here (DNS rebinding), has the browser name the stranger.
+/// On a loopback address, a request has to name that address, or `localhost`: the page of a stranger whose
+/// name leads here (DNS rebinding) has the browser name the stranger.
 pub(crate) fn answer(
     request: &[u8],
     is_loopback: bool,

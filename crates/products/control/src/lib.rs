@@ -1,4 +1,4 @@
-//! A view of what goes on in Pagewire hosts: by a socket that other programs ask, as metrics, and as
+//! A view of Pagewire hosts: by a socket that other programs ask, as metrics, and as
 //! events of `tracing`.
 //!
 //! - [`Control`] answers on a Unix socket: `pagewire ss` and `pagewire top` ask there, and any program
@@ -8,8 +8,8 @@
 //!   with the feature `prometheus`, a [`Control`] also answers `GET /metrics`.
 //! - [`trace`] and [`trace_end`] report connections that begin and end, and anomalies.
 //!
-//! All of it is opt-in. One process may show several hosts; none is kept running by being shown. The
-//! thread that answers sleeps until somebody asks, looks at a bounded part of a table before it gives the
+//! Each of these is opt-in. One process may show several hosts; none is kept running by being shown. The
+//! thread that answers sleeps until somebody asks, reads a bounded part of a table before it gives the
 //! lock back, and holds a bounded amount for each client ([`limits`]).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

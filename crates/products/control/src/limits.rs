@@ -27,15 +27,15 @@ pub const ANSWER_BYTES: usize = 8 << 20;
 /// next request is not read, so it makes us hold one answer at most.
 pub const STALL: Duration = Duration::from_secs(5);
 
-/// How long the thread waits after the system refused a client, because descriptors are used up.
+/// Time that the thread waits after the system refused a client, because descriptors are used up.
 pub const RETRY: Duration = Duration::from_millis(100);
 
-/// How long a program waits for an answer, from its first byte to its last.
+/// Time that a program waits for an answer, from its first byte to its last.
 pub const ANSWER_TIME: Duration = Duration::from_secs(5);
 
-/// How long a program goes on to ask for further sockets: a million take a few seconds.
+/// Time for which a program asks for further sockets: a million take a few seconds.
 pub const ALL_TIME: Duration = Duration::from_secs(60);
 
-/// How often counters are compared for events, and the longest that the end of a connection waits to be
+/// Time between two comparisons of counters for events, and the longest that the end of a connection waits to be
 /// reported.
 pub const TRACE_LOOK: Duration = Duration::from_secs(1);

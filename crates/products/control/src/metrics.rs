@@ -89,7 +89,7 @@ pub fn render(stats: &Stats) -> Result<String, String> {
     Ok(recorder.handle().render())
 }
 
-/// How the name of a count begins that is no sum: [`Builder::section`](crate::Builder::section).
+/// The prefix of names of counts that are no sums: [`Builder::section`](crate::Builder::section).
 const MAXIMUM: &str = "most_";
 
 fn host_metrics(sink: &Sink<'_>, host: &HostStats) {

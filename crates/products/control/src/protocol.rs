@@ -1,4 +1,4 @@
-//! What is said over a control socket: one JSON object on a line is a request, and one its answer.
+//! The protocol of a control socket: one JSON object on a line is a request, and one its answer.
 //!
 //! | request | answer |
 //! |---|---|
@@ -24,11 +24,11 @@ pub const VERSION: u32 = 1;
 #[serde(tag = "ask", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Ask {
-    /// Which process this is.
+    /// Facts about the process and its hosts.
     Info,
-    /// Its counters.
+    /// The counters of all hosts.
     Stats,
-    /// Its sockets, a page at a time.
+    /// Sockets, a page at a time.
     Sockets {
         /// [`SocketPage::next`] of the page before; none for the first.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -66,20 +66,20 @@ pub struct Info {
     pub pagewire: String,
     /// The number of the process.
     pub pid: u32,
-    /// Its words on the command line.
+    /// The arguments on the command line.
     pub command: Vec<String>,
     /// Seconds since the control socket was opened.
     pub uptime_seconds: f64,
-    /// Its hosts.
+    /// The hosts of the process.
     pub hosts: Vec<HostInfo>,
 }
 
-/// One host of the process.
+/// Facts about one host of the process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostInfo {
-    /// Its name.
+    /// The host's name.
     pub name: String,
-    /// Its addresses with their prefix lengths.
+    /// The host's addresses with their prefix lengths.
     pub addresses: Vec<String>,
     /// The names of its links.
     pub links: Vec<String>,
@@ -118,7 +118,7 @@ pub struct Memory {
 /// Counters of one host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostStats {
-    /// Its name.
+    /// The host's name.
     pub name: String,
     /// Sockets that exist now.
     pub sockets: SocketCounts,
@@ -128,9 +128,9 @@ pub struct HostStats {
     pub drops: BTreeMap<String, u64>,
     /// Payload bytes copied, by reason; those that are not zero.
     pub copies: BTreeMap<String, u64>,
-    /// Of `copies`, those that the stack made itself.
+    /// The part of `copies` that the stack made itself.
     pub copied_by_stack: u64,
-    /// Its links.
+    /// The host's links.
     pub links: Vec<LinkStats>,
     /// Bytes of memory that unread data holds.
     pub receive_memory_bytes: u64,
@@ -139,7 +139,7 @@ pub struct HostStats {
     pub failed: Option<String>,
 }
 
-/// How many sockets there are.
+/// Numbers of sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketCounts {
     /// TCP connections, those in TIME-WAIT that are closed left out.
@@ -155,7 +155,7 @@ pub struct SocketCounts {
 /// Counters of one link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkStats {
-    /// Its name.
+    /// The link's name.
     pub name: String,
     /// Frames, bytes, system calls and drops of its device, by name.
     pub device: BTreeMap<String, u64>,
@@ -169,12 +169,12 @@ pub struct LinkStats {
 pub struct SocketPage {
     /// The sockets.
     pub sockets: Vec<Socket>,
-    /// What to ask for next ([`Ask::Sockets`]); none: these were the last.
+    /// The number to ask for next ([`Ask::Sockets`]); none: these were the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
 
-/// One socket.
+/// The state of one socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Socket {
     /// The name of its host.
@@ -214,7 +214,7 @@ pub struct Tcp {
     pub ownerless: bool,
     /// Smoothed round-trip time; 0 before the first measurement.
     pub rtt_us: u64,
-    /// Its variation.
+    /// The variation of the round-trip time.
     pub rttvar_us: u64,
     /// The smallest measured.
     pub min_rtt_us: u64,

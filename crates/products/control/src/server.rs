@@ -1,4 +1,4 @@
-//! The thread that answers: it sleeps in `poll` until a client asks, and never waits for one client.
+//! The server of the control socket: one thread, which sleeps in `poll` until a client asks, and never waits for one client.
 
 use std::io;
 use std::net::TcpListener;
@@ -17,7 +17,6 @@ use crate::limits::{CLIENTS, REQUEST_BYTES, RETRY, STALL};
 use crate::protocol::{Answer, Ask};
 use crate::view::View;
 
-/// Bytes read from a client at once.
 const READ_BYTES: usize = 4096;
 
 pub(crate) struct Server {
@@ -31,7 +30,7 @@ pub(crate) struct Server {
     clients: Vec<Client>,
 }
 
-/// What a client has connected to.
+/// The socket that a client has connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Control,
@@ -48,7 +47,7 @@ struct Client {
     /// When it is closed unless something moves; a client of the control socket may be silent for as
     /// long as it likes between two requests.
     until: Option<Instant>,
-    /// It ends once `out` is sent.
+    /// The connection ends once `out` is sent.
     last: bool,
 }
 
@@ -107,7 +106,7 @@ impl Server {
         });
         match poll(&mut fds, limit.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            // Of memory or descriptors that there are not: this thread has no work without them.
+            // `poll` fails for want of memory: the thread cannot work without it.
             Err(_) => return None,
         }
         let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
@@ -234,7 +233,7 @@ impl Client {
         };
         match serde_json::to_vec(&answer) {
             Ok(text) => self.out = text,
-            // Its types have no values that JSON lacks.
+            // The types of an answer have no values that JSON lacks.
             Err(_) => self.last = true,
         }
         self.out.push(b'\n');

@@ -1,4 +1,4 @@
-//! From a host to what is said of it.
+//! Snapshots of a host for the protocol: its counters and its sockets.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -45,7 +45,7 @@ pub fn host_stats(name: &str, host: &Host) -> HostStats {
     }
 }
 
-/// Those that are not zero, by name.
+/// The counts that are not zero, by name.
 fn present(all: impl Iterator<Item = (&'static str, u64)>) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for (name, n) in all.filter(|(_, n)| *n > 0) {

@@ -1,4 +1,4 @@
-//! The file of a control socket.
+//! [`ControlSocket`]: the Unix socket of the control protocol, and its file.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -38,7 +38,7 @@ pub enum BindError {
 pub struct ControlSocket {
     pub(crate) listener: UnixListener,
     path: PathBuf,
-    /// Which file it is: another program may have taken the path since.
+    /// The file's inode: another program may have taken the path since.
     inode: u64,
 }
 
@@ -55,7 +55,7 @@ impl ControlSocket {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
             .map_err(io::Error::from)?;
-        // Before it has a name: the file never has a wider mode.
+        // The mode is set before the file has a name: it is never wider.
         fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(io::Error::from)?;
         Self::listen(socket, &address, path)
     }
@@ -66,15 +66,15 @@ impl ControlSocket {
             error => BindError::System(error.into()),
         })?;
         let inode = std::fs::symlink_metadata(path)?.ino();
-        // Of a bare name a sandbox that lets the file be removed could not tell the directory, and the
-        // program may go to another.
+        // The path is absolute, because the program may change its directory, and a sandbox that permits the removal of the
+        // file needs the directory.
         let path = std::path::absolute(path)?;
         let made = Self { listener: socket.into(), path, inode };
         listen(&made.listener, CLIENTS as i32).map_err(io::Error::from)?;
         Ok(made)
     }
 
-    /// Where it is, from the root directory on.
+    /// The absolute path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -88,8 +88,8 @@ impl Drop for ControlSocket {
     }
 }
 
-/// Connects, and waits so long for room in the other side's queue. `UnixStream::connect` waits for ever
-/// if that is full: its process is stopped, or means ill.
+/// Connects, and waits up to `patience` for room in the listener's queue. `UnixStream::connect` waits for ever
+/// if that queue is full: the listening process is stopped, or means ill.
 pub(crate) fn connect(path: &Path, patience: Option<Duration>) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let flags = match patience {
@@ -103,7 +103,6 @@ pub(crate) fn connect(path: &Path, patience: Option<Duration>) -> io::Result<Uni
     Ok(socket.into())
 }
 
-/// Removes a socket that nobody listens to.
 fn remove_stale(path: &Path) -> Result<(), BindError> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -116,7 +115,7 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             Ok(std::fs::remove_file(path)?)
         }
-        // Its queue is full, or it is another user's.
+        // The listener's queue is full, or the socket is another user's.
         Err(_) => Err(BindError::InUse),
     }
 }

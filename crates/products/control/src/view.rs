@@ -1,4 +1,4 @@
-//! What is shown of a process, by the question.
+//! [`View`]: the hosts that are shown, and the answers to requests about them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::snapshot::{MemoryFile, add_sockets, host_info, host_stats};
 /// Names and values of one part of the program.
 pub(crate) type Section = Box<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>;
 
-/// What is shown.
+/// The hosts and sections of counters that are shown.
 pub(crate) struct View {
     pub(crate) hosts: Mutex<Vec<(String, WeakHost)>>,
     pub(crate) sections: Vec<(String, Section)>,

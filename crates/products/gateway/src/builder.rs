@@ -1,4 +1,4 @@
-//! Settings of a gateway and of its guests.
+//! Settings: [`Builder`] of a gateway, [`GuestConfig`] of each guest.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use pagewire::{Cidr, CidrError};
 
-use crate::ask::{Journal, Judge};
 use crate::dns::{DeniedName, OwnNames, Resolver};
 use crate::limits::{CONNECTIONS, IDLE_TIME, POOL_BYTES, RECEIVE_MEMORY};
-use crate::policy::{Routes, Rules};
+use crate::policy::{RouteSocket, Rules};
 use crate::publish::Publish;
 use crate::relay::{Dial, Kernel};
+use crate::request::{Journal, Judge};
 
 /// Settings of a new gateway; see [`Gateway::builder`](crate::Gateway::builder).
 #[must_use]
@@ -23,8 +23,8 @@ pub struct Builder {
     pub(crate) resolver: Resolver,
     pub(crate) names: OwnNames,
     pub(crate) denied: DeniedName,
-    /// Opened before a sandbox forbids it.
-    pub(crate) routes: Arc<Routes>,
+    /// The socket for questions about routes; opened before a sandbox forbids that.
+    pub(crate) routes: Arc<RouteSocket>,
 }
 
 impl Builder {
@@ -50,15 +50,15 @@ pagewire::parts::setters! {
     /// Asks `judge` first, in place of the rules where it has an opinion: for programs that embed a
     /// gateway. It may allow what the rules' built-in part forbids.
     judge(judge: impl Judge + 'static): judge = Some(Arc::new(judge));
-    /// Whom guests' DNS queries are passed to: the resolvers of this machine by default.
+    /// The resolvers that guests' DNS queries are passed to: those of this machine by default.
     resolver(resolver: Resolver): resolver = resolver;
     /// Names that the gateway itself knows.
     names(names: OwnNames): names = names;
-    /// What guests are told of names that the rules forbid.
+    /// The answer to guests about names that the rules forbid.
     denied_names(answer: DeniedName): denied = answer;
-    /// Where records of verdicts and connections go.
+    /// The receiver of records about verdicts and connections.
     journal(journal: impl Journal + 'static): journal = Some(Arc::new(journal));
-    /// How connections to the network are opened, in place of this process's own sockets: for
+    /// The way to open connections to the network, in place of this process's own sockets: for
     /// programs that have their own way out, and for tests.
     dialler(dialler: impl Dial + 'static): dialler = Arc::new(dialler);
 }

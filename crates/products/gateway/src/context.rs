@@ -1,5 +1,5 @@
-//! What all parts of a guest's relay share: who the guest is, what it may do, what is counted and
-//! written down, and the descriptors that wake it.
+//! [`Context`], the state that all parts of a guest's relay share: the guest, its rules and judge, counters,
+//! records, and the epoll set that wakes the relay. [`Context::judge`] decides about every new flow.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -8,68 +8,68 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pagewire::Cidr;
 use pagewire::services::Instant;
 
-use crate::ask::{Ask, Direction, GuestId, How, Journal, Judge, Protocol, Record, Verdict};
 use crate::counters::Counters;
 use crate::denials::Denials;
 use crate::dns::DnsServer;
+use crate::epoll::EpollSet;
 use crate::limits::{
     DESTINATIONS_BURST, DESTINATIONS_PER_SECOND, REDIRECTIONS, UDP_ENDPOINTS, UDP_PORTS,
 };
-use crate::policy::{Rules, Whereabouts};
+use crate::policy::{LocalAddresses, Rules};
 use crate::rate::Rate;
-use crate::watch::Watch;
+use crate::request::{Ask, Direction, GuestId, How, Journal, Judge, Protocol, Record, Verdict};
 
 pub(crate) struct Context {
     pub(crate) guest: GuestId,
     /// The guest's own networks.
-    pub(crate) inside: Vec<Cidr>,
+    pub(crate) guest_networks: Vec<Cidr>,
     pub(crate) rules: Arc<Rules>,
-    /// Asked before the rules.
+    /// The embedding program's judge, which is asked before the rules.
     pub(crate) judge: Option<Arc<dyn Judge>>,
-    /// Answers the guest's queries, and remembers names.
+    /// The resolver, which answers the guest's queries and remembers names.
     pub(crate) dns: DnsServer,
-    pub(crate) whereabouts: Whereabouts,
+    pub(crate) local_addresses: LocalAddresses,
     pub(crate) journal: Option<Arc<dyn Journal>>,
-    pub(crate) watch: Watch,
+    pub(crate) watch: EpollSet,
     pub(crate) counters: Counters,
     pub(crate) denials: Denials,
-    /// New destinations of datagrams and echo requests.
+    /// The rate of new destinations of datagrams and echo requests.
     pub(crate) destinations: Rate,
     pub(crate) last_flow: u64,
-    pub(crate) share: Share,
-    /// Descriptors of the guest's connections, for those who open others.
+    pub(crate) share: DescriptorShare,
+    /// Number of descriptors of the guest's connections, for parts that open others.
     pub(crate) descriptors: usize,
 }
 
-/// The descriptors of a gateway's guests, which have equal parts.
+/// The descriptors that a gateway's guests share in equal parts.
 #[derive(Clone)]
-pub(crate) struct Share {
+pub(crate) struct DescriptorShare {
     pub(crate) all: usize,
     pub(crate) guests: Arc<AtomicUsize>,
 }
 
-impl Share {
-    /// How many one guest may have.
-    pub(crate) fn of_one(&self) -> usize {
+impl DescriptorShare {
+    /// Number of descriptors that one guest may have.
+    pub(crate) fn per_guest(&self) -> usize {
         self.all / self.guests.load(Ordering::Relaxed).max(1)
     }
 
-    /// How many ports for datagrams one guest may have.
-    pub(crate) fn ports_of_one(&self) -> usize {
+    /// Number of ports for datagrams that one guest may have.
+    pub(crate) fn ports_per_guest(&self) -> usize {
         UDP_ENDPOINTS.min(UDP_PORTS / self.guests.load(Ordering::Relaxed).max(1))
     }
 }
 
 /// A flow that was judged.
-pub(crate) struct Judged {
+pub(crate) struct JudgedFlow {
     pub(crate) flow: u64,
     pub(crate) ask: Ask,
-    /// Where it goes, or why not.
+    /// The destination, or the reason of the denial.
     pub(crate) to: Result<SocketAddr, Denial>,
 }
 
-/// What is known of a flow from its verdict on, and logged when the flow ends.
-pub(crate) struct Passed {
+/// The record of a flow from its verdict on, logged when the flow ends.
+pub(crate) struct FlowRecord {
     pub(crate) flow: u64,
     pub(crate) ask: Ask,
     pub(crate) began: Instant,
@@ -77,13 +77,12 @@ pub(crate) struct Passed {
     pub(crate) bytes_in: u64,
 }
 
-impl Passed {
-    /// Nothing yet.
+impl FlowRecord {
+    /// The record of a flow that begins, without a byte.
     pub(crate) fn new(now: Instant, flow: u64, ask: Ask) -> Self {
         Self { flow, ask, began: now, bytes_out: 0, bytes_in: 0 }
     }
 
-    /// Writes down how the flow ended.
     pub(crate) fn close(self, now: Instant, how: How, context: &Context) {
         let Self { flow, ask, began, bytes_out, bytes_in } = self;
         let duration = now.saturating_since(began);
@@ -97,81 +96,84 @@ pub(crate) enum Denial {
     Refuse,
     Prohibit,
     Drop,
-    /// Nobody could say whose address it is: the next attempt asks again.
+    /// The kernel did not say whether the address is local: the next attempt asks again.
     Forget,
 }
 
 impl Context {
-    /// Asks the rules about a new flow of the guest, and writes down what they say.
+    /// Judges a new flow of the guest, and writes down the verdict.
     pub(crate) fn judge(
         &mut self,
         now: Instant,
         protocol: Protocol,
         from: SocketAddr,
         to: SocketAddr,
-    ) -> Judged {
+    ) -> JudgedFlow {
         let mut ask = Ask::new(self.guest, protocol, from, to);
         ask.names = self.dns.names().of(now, to.ip());
         ask.given = self.dns.given(&ask.names, to.ip());
         ask.once = self.dns.names().denied(to.ip());
         self.last_flow += 1;
         let flow = self.last_flow;
-        let said = self.verdict(now, &mut ask);
-        let (verdict, end) = said.unwrap_or((Verdict::Drop, to));
+        let decided = self.verdict(now, &mut ask);
+        let (verdict, end) = decided.unwrap_or((Verdict::Drop, to));
         self.note_verdict(now, flow, &ask, verdict);
-        self.counters.undecided += u64::from(said.is_none());
-        let to = if said.is_some() { outcome(verdict, end) } else { Err(Denial::Forget) };
+        self.counters.undecided += u64::from(decided.is_none());
+        let to = if decided.is_some() {
+            destination_or_denial(verdict, end)
+        } else {
+            Err(Denial::Forget)
+        };
         self.counters.denied += u64::from(to.is_err());
-        Judged { flow, ask, to }
+        JudgedFlow { flow, ask, to }
     }
 
-    /// Asks the rules about a client of a published port, and writes down what they say.
+    /// Judges a client of a published port, and writes down the verdict.
     pub(crate) fn judge_client(
         &mut self,
         now: Instant,
         protocol: Protocol,
         client: SocketAddr,
         to: SocketAddr,
-    ) -> Judged {
-        let judged = self.consider_client(now, protocol, client, to);
+    ) -> JudgedFlow {
+        let judged = self.judge_client_quietly(now, protocol, client, to);
         self.note_client(&judged);
         judged
     }
 
-    /// The same, but writes down denials only: others may be nobody.
-    pub(crate) fn consider_client(
+    /// As [`judge_client`](Self::judge_client), but writes down denials only: the client's address may be forged.
+    pub(crate) fn judge_client_quietly(
         &mut self,
         now: Instant,
         protocol: Protocol,
         client: SocketAddr,
         to: SocketAddr,
-    ) -> Judged {
+    ) -> JudgedFlow {
         let mut ask = Ask::new(self.guest, protocol, client, to);
         ask.direction = Direction::In;
         self.last_flow += 1;
         let flow = self.last_flow;
         let opinion = self.judge.as_ref().and_then(|judge| judge.judge(&ask));
         let verdict = opinion.unwrap_or_else(|| self.rules.judge(&ask));
-        if !is_leave(verdict) {
+        if !permits_flow(verdict) {
             self.note_verdict(now, flow, &ask, verdict);
         }
-        let to = outcome(verdict, to);
+        let to = destination_or_denial(verdict, to);
         self.counters.denied += u64::from(to.is_err());
-        Judged { flow, ask, to }
+        JudgedFlow { flow, ask, to }
     }
 
-    /// Writes down that a client may pass.
-    pub(crate) fn note_client(&self, judged: &Judged) {
-        let Judged { flow, ask, to } = judged;
+    pub(crate) fn note_client(&self, judged: &JudgedFlow) {
+        let JudgedFlow { flow, ask, to } = judged;
         let Ok(to) = *to else { return };
         let verdict = if to == ask.to { Verdict::Allow } else { Verdict::To(to) };
         self.note(|| Record::Verdict { flow: *flow, ask: ask.clone(), verdict });
     }
 
-    /// Writes down a verdict; denials as far as their rate allows, and then their number.
+    /// Writes down a verdict; denials as far as their rate allows, further ones are counted.
     fn note_verdict(&mut self, now: Instant, flow: u64, ask: &Ask, verdict: Verdict) {
-        if is_leave(verdict) || self.denials.note_destination(now, ask) {
-            if !is_leave(verdict) {
+        if permits_flow(verdict) || self.denials.note_destination(now, ask) {
+            if !permits_flow(verdict) {
                 let (guest, to) = (ask.guest, ask.destination());
                 tracing::info!(%guest, to, "a destination was refused");
             }
@@ -193,8 +195,8 @@ impl Context {
         }
     }
 
-    /// Writes down how many refusals had no record of their own, if that is due.
-    pub(crate) fn sum_up(&mut self, now: Instant, at_the_end: bool) {
+    /// Writes down the number of refusals without a record of their own, if that is due.
+    pub(crate) fn note_denial_sum(&mut self, now: Instant, at_the_end: bool) {
         if let Some((count, duration)) = self.denials.take_sum(now, at_the_end) {
             let guest = self.guest;
             self.note(|| Record::Denials { guest, count, duration });
@@ -202,31 +204,34 @@ impl Context {
     }
 
     /// Whether the guest may send to one more destination, if the rules permit that.
-    pub(crate) fn may_begin(&mut self, now: Instant) -> bool {
+    pub(crate) fn may_add_destination(&mut self, now: Instant) -> bool {
         let may = self.destinations.look(now).is_ok();
         self.counters.destinations_refused += u64::from(!may);
         may
     }
 
-    /// Counts a new destination, to which the guest [may send](Self::may_begin).
-    pub(crate) fn begin(&mut self, now: Instant) {
+    /// Counts a new destination, for which [`may_add_destination`](Self::may_add_destination) was true.
+    pub(crate) fn count_destination(&mut self, now: Instant) {
         self.destinations.charge(now, 1);
     }
 
-    /// The rate of new destinations of a guest.
     pub(crate) fn rate_of_destinations() -> Rate {
         Rate::new(DESTINATIONS_PER_SECOND, DESTINATIONS_BURST)
     }
 
-    /// The verdict on a flow, and where it is to go: each destination that rules lead to is judged.
-    /// `None`: it is about this machine's addresses, and the kernel does not say whether this is one.
+    /// The verdict on a flow, and its final destination: each destination that a redirection leads to is judged.
+    /// `None`: the rules are about this machine's addresses, and the kernel does not say whether this is one.
     fn verdict(&mut self, now: Instant, ask: &mut Ask) -> Option<(Verdict, SocketAddr)> {
         let asked = ask.to;
         let mut verdict = Verdict::Refuse;
-        let looks = self.rules.asks_for_ours()
+        let needs_local = self.rules.asks_for_ours()
             || self.judge.as_ref().is_some_and(|judge| judge.asks_for_ours());
         for _ in 0..REDIRECTIONS {
-            let ours = if looks { self.whereabouts.is_ours(now, ask.to.ip()) } else { Some(false) };
+            let ours = if needs_local {
+                self.local_addresses.is_ours(now, ask.to.ip())
+            } else {
+                Some(false)
+            };
             let Some(ours) = ours else {
                 (ask.to, ask.mapped) = (asked, false);
                 return None;
@@ -237,7 +242,7 @@ impl Context {
             match verdict {
                 Verdict::To(to) if to != ask.to => {
                     (ask.to, ask.mapped) = (to, opinion.is_none());
-                    // They were said about the first destination.
+                    // The names were given for the first destination.
                     ask.given = Arc::default();
                 }
                 Verdict::To(_) => verdict = Verdict::Allow,
@@ -250,9 +255,9 @@ impl Context {
         ask.mapped = false;
         let to = std::mem::replace(&mut ask.to, asked);
         Some(match verdict {
-            // Rules that lead to each other.
+            // Rules redirect to each other without an end.
             Verdict::To(_) => (Verdict::Refuse, to),
-            // Nobody answers there but this gateway, which did not take it.
+            // Only this gateway answers in the guest's network, and it did not take the flow.
             Verdict::Allow if to == asked && self.is_inside(to.ip()) => (Verdict::Refuse, to),
             Verdict::Allow if to != asked => (Verdict::To(to), to),
             verdict => (verdict, to),
@@ -261,16 +266,16 @@ impl Context {
 
     /// The gateway's address of the same version of IP.
     pub(crate) fn own_address(&self, like: IpAddr) -> Option<IpAddr> {
-        let all = self.inside.iter().map(|cidr| cidr.addr());
+        let all = self.guest_networks.iter().map(|cidr| cidr.addr());
         all.into_iter().find(|ip| ip.is_ipv4() == like.is_ipv4())
     }
 
     /// Whether the address is of the guest's own networks.
     fn is_inside(&self, ip: IpAddr) -> bool {
-        self.inside.iter().any(|cidr| cidr.contains(ip))
+        self.guest_networks.iter().any(|cidr| cidr.contains(ip))
     }
 
-    /// Writes something down.
+    /// Gives a record to the journal, if there is one.
     pub(crate) fn note(&self, record: impl FnOnce() -> Record) {
         if let Some(journal) = &self.journal {
             journal.note(record());
@@ -278,8 +283,8 @@ impl Context {
     }
 }
 
-/// Where a flow to this destination goes, or why not.
-fn outcome(verdict: Verdict, to: SocketAddr) -> Result<SocketAddr, Denial> {
+/// The destination after a verdict, or the denial.
+fn destination_or_denial(verdict: Verdict, to: SocketAddr) -> Result<SocketAddr, Denial> {
     match verdict {
         Verdict::Allow => Ok(to),
         Verdict::To(other) => Ok(other),
@@ -289,8 +294,7 @@ fn outcome(verdict: Verdict, to: SocketAddr) -> Result<SocketAddr, Denial> {
     }
 }
 
-/// Whether a flow may pass.
-fn is_leave(verdict: Verdict) -> bool {
+fn permits_flow(verdict: Verdict) -> bool {
     matches!(verdict, Verdict::Allow | Verdict::To(_))
 }
 

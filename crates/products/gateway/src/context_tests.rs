@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::dns::OwnNames;
-use crate::policy::{Resolved, Routes};
+use crate::policy::{Resolved, RouteSocket};
 use crate::world::{Settings, lone_context};
 
 const NOW: Instant = Instant::from_millis(1000);
@@ -48,7 +48,7 @@ fn where_it_is_not_known_whose_address_it_is_rules_about_that_permit_nothing() {
         (Rules::default().allow("203.0.113.0/24".parse().unwrap()), true),
         (Rules::default(), true),
     ] {
-        let routes = Arc::new(Routes::closed());
+        let routes = Arc::new(RouteSocket::unavailable());
         let (mut context, records) =
             lone_context(Settings { rules, routes, ..Settings::default() });
         learn(&mut context, "www.example.org", "203.0.113.1");
@@ -79,17 +79,17 @@ fn a_denial_by_name_holds_for_good_where_the_guest_was_told_of_the_address() {
 
 #[test]
 fn guests_have_equal_parts_of_the_descriptors() {
-    let share = Share { all: 1000, guests: Arc::default() };
-    assert_eq!(share.of_one(), 1000);
+    let share = DescriptorShare { all: 1000, guests: Arc::default() };
+    assert_eq!(share.per_guest(), 1000);
     share.guests.store(4, Ordering::Relaxed);
-    assert_eq!(share.of_one(), 250);
+    assert_eq!(share.per_guest(), 250);
 }
 
 #[test]
 fn guests_leave_half_of_the_ports_to_the_machine() {
-    let share = Share { all: 1000, guests: Arc::default() };
+    let share = DescriptorShare { all: 1000, guests: Arc::default() };
     for (guests, ports) in [(1, UDP_ENDPOINTS), (3, UDP_ENDPOINTS), (7, 2000), (140, 100)] {
         share.guests.store(guests, Ordering::Relaxed);
-        assert_eq!(share.ports_of_one(), ports, "{guests} guests");
+        assert_eq!(share.ports_per_guest(), ports, "{guests} guests");
     }
 }

@@ -1,4 +1,4 @@
-//! What a guest's relay has done.
+//! Counters of a guest's relay.
 
 pagewire::parts::counters! {
     /// Counts of one guest, since it was added.

@@ -1,4 +1,4 @@
-//! What a guest was refused: which of it is written down one by one, and what is said at its end.
+//! [`Denials`]: the refusals of a guest, those that get a record each, and the sums for the rest and for the end.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use pagewire::services::Instant;
 
-use crate::ask::{Ask, Name};
 use crate::limits::{DENIAL_LINES_BURST, DENIAL_LINES_PER_SECOND, DENIAL_SUM, DENIALS_REMEMBERED};
 use crate::rate::Rate;
+use crate::request::{Ask, Name};
 
-/// What a guest was refused so far, in names and addresses that differ.
+/// The refusals of a guest so far, as numbers of different names and addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Denied {
-    /// Names that the resolver did not tell; no more are counted than
+    /// Names that the resolver refused; no more are counted than
     /// [`DENIALS_REMEMBERED`](crate::limits::DENIALS_REMEMBERED).
     pub names: usize,
-    /// Addresses that were not reached; no more are counted.
+    /// Addresses that rules denied; the same limit holds.
     pub addresses: usize,
     /// The first of all, as text: a name, or an address with its port, protocol and latest name; `None`:
     /// nothing was refused.
@@ -48,7 +48,7 @@ impl fmt::Display for Denied {
 pub(crate) struct Denials {
     /// Refusals that are written down one by one.
     lines: Rate,
-    /// Those beyond, and since when they are counted.
+    /// Number of refusals without a record, and since when they are counted.
     beyond: Option<(u64, Instant)>,
     names: BTreeSet<Name>,
     addresses: BTreeSet<IpAddr>,
@@ -103,19 +103,19 @@ impl Denials {
         }
     }
 
-    /// When the sum of those is due.
+    /// The time when the sum of refusals without a record is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.beyond.map(|(_, since)| since + DENIAL_SUM)
     }
 
-    /// How many were not written down, and for how long they were counted; all of them at the end.
+    /// Takes the number of refusals without a record, and the time of counting, if that is due or at the end.
     pub(crate) fn take_sum(&mut self, now: Instant, at_the_end: bool) -> Option<(u64, Duration)> {
         let due = at_the_end || self.poll_timeout().is_some_and(|at| at <= now);
         let (n, since) = due.then(|| self.beyond.take())??;
         Some((n, now.saturating_since(since)))
     }
 
-    /// What was refused so far.
+    /// The sum of all refusals so far.
     pub(crate) fn so_far(&self) -> Denied {
         let (names, addresses) = (self.names.len(), self.addresses.len());
         Denied { names, addresses, first: self.first.clone() }
@@ -127,7 +127,7 @@ mod tests {
     use std::net::SocketAddr;
 
     use super::*;
-    use crate::ask::{GuestId, Protocol};
+    use crate::request::{GuestId, Protocol};
 
     const START: Instant = Instant::from_millis(1000);
 

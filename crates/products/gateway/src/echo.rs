@@ -23,12 +23,12 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 use slab::Slab;
 
-use crate::ask::{How, Protocol};
-use crate::context::{Context, Judged, Passed};
+use crate::context::{Context, FlowRecord, JudgedFlow};
+use crate::epoll::{SourceKind, Token};
 use crate::limits::{ECHO_IDLE, ECHO_PEERS, ECHOES, UDP_BURST, UDP_LONGEST, UDP_SWEEP};
+use crate::request::{How, Protocol};
 use crate::sys::datagrams::{self, Sending};
 use crate::udp::errors;
-use crate::watch::{Kind, Token};
 
 /// Bytes before the sequence number.
 const HEAD: usize = 6;
@@ -39,29 +39,29 @@ const REQUEST_V6: u8 = 128;
 
 /// The guest's echo requests.
 pub(crate) struct Echo {
-    /// Takes echo requests to every address.
+    /// The guest-side socket, which takes echo requests to every address.
     socket: UdpId,
     pingers: Slab<Pinger>,
     by_guest: HashMap<SocketAddr, u32>,
     readable: bool,
-    /// Sockets of the kernel that have something.
+    /// Kernel sockets that may have replies or errors.
     listed: Vec<u32>,
     sweep_at: Option<Instant>,
 }
 
-/// An identifier of the guest.
+/// The state of one identifier of the guest.
 struct Pinger {
-    /// Its address, and the identifier as the port.
+    /// The guest's address, with the identifier as the port.
     guest: SocketAddr,
     socket: OwnedFd,
     serial: u32,
-    /// Where it has sent, the latest last.
+    /// Destinations, the latest last.
     peers: Vec<Peer>,
     active_at: Instant,
 }
 
 struct Peer {
-    passed: Passed,
+    passed: FlowRecord,
     at: IpAddr,
 }
 
@@ -76,12 +76,12 @@ impl Echo {
         self.socket == socket
     }
 
-    /// The guest has sent something.
+    /// Notes that the guest has sent a request.
     pub(crate) fn note_guest(&mut self) {
         self.readable = true;
     }
 
-    /// A socket of the kernel has something.
+    /// Notes that a kernel socket is readable.
     pub(crate) fn note_host(&mut self, token: Token, _: EventFlags) {
         let known = self.pingers.get(token.at as usize).is_some_and(|p| p.serial == token.serial);
         if known && !self.listed.contains(&token.at) {
@@ -89,7 +89,7 @@ impl Echo {
         }
     }
 
-    /// When [`turn`](Self::turn) is due without an event.
+    /// The time when [`turn`](Self::turn) is due without an event.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let now = (self.readable || !self.listed.is_empty()).then_some(Instant::ZERO);
         now.or(self.sweep_at)
@@ -124,12 +124,12 @@ impl Echo {
         let seq = sequence_of(message);
         let flow = Flow::echo(message.from, message.to.ip(), seq);
         if message.hop_limit <= 1 {
-            return errors::tell(now, stack, &flow, (Unreachable::TimeExceeded, None));
+            return errors::send_error(now, stack, &flow, (Unreachable::TimeExceeded, None));
         }
         let (at, to) = match self.route(now, context, message) {
             Ok(found) => found,
             Err(None) => return,
-            Err(Some(why)) => return errors::tell(now, stack, &flow, (why, None)),
+            Err(Some(why)) => return errors::send_error(now, stack, &flow, (why, None)),
         };
         let Some(pinger) = self.pingers.get_mut(at as usize) else { return };
         let mut head = [0; HEAD];
@@ -137,7 +137,7 @@ impl Echo {
         let to = SocketAddr::new(to, 0);
         let how = Sending { to, segment: None, hop_limit: Some(message.hop_limit - 1) };
         let send = || datagrams::send(pinger.socket.as_fd(), &head, message.payload.iter(), how);
-        // A report about an earlier request fails this call and is over.
+        // A pending error of an earlier request fails one call.
         match send().or_else(|_| send()) {
             Ok(n) => {
                 pinger.active_at = now;
@@ -149,16 +149,16 @@ impl Echo {
             }
             Err(error) => {
                 context.counters.datagrams_lost += 1;
-                if let Some(why) = errors::refusal(&error, to.is_ipv6()) {
-                    errors::tell(now, stack, &flow, (why, None));
+                if let Some(why) = errors::unreachable_of(&error, to.is_ipv6()) {
+                    errors::send_error(now, stack, &flow, (why, None));
                 }
-                // The queue knows more: how long a packet may be on this path.
+                // The error queue has details: the MTU of this path.
                 self.pass_errors(now, stack, context, at);
             }
         }
     }
 
-    /// The place of a request's identifier, and where it goes; what the guest is told if it may not.
+    /// The slot of a request's identifier, and the destination; or the ICMP error for a guest that may not send.
     fn route(
         &mut self,
         now: Instant,
@@ -173,16 +173,16 @@ impl Echo {
         {
             return Ok((at, peer.at));
         }
-        // Before the verdict, which may be written down.
-        if !context.may_begin(now) {
+        // The rate is checked before the verdict, which may be written down.
+        if !context.may_add_destination(now) {
             return Err(None);
         }
         let judged = context.judge(now, Protocol::Echo, message.from, asked);
-        let to = judged.to.map_err(errors::denial)?.ip();
+        let to = judged.to.map_err(errors::unreachable_of_denial)?.ip();
         if to.is_ipv4() != message.from.is_ipv4() {
             return Err(Some(Unreachable::Net));
         }
-        context.begin(now);
+        context.count_destination(now);
         let at = match known {
             Some(at) => at,
             None => self.open(now, context, message.from).ok_or(None)?,
@@ -191,13 +191,13 @@ impl Echo {
         if pinger.peers.len() >= ECHO_PEERS {
             pinger.peers.remove(0).passed.close(now, How::Finished, context);
         }
-        let Judged { flow, ask, .. } = judged;
-        pinger.peers.push(Peer { passed: Passed::new(now, flow, ask), at: to });
+        let JudgedFlow { flow, ask, .. } = judged;
+        pinger.peers.push(Peer { passed: FlowRecord::new(now, flow, ask), at: to });
         Ok((at, to))
     }
 
     fn open(&mut self, now: Instant, context: &mut Context, guest: SocketAddr) -> Option<u32> {
-        let is_full = self.pingers.len() + context.descriptors >= context.share.of_one();
+        let is_full = self.pingers.len() + context.descriptors >= context.share.per_guest();
         if is_full || self.pingers.len() >= ECHOES {
             context.counters.endpoints_refused += 1;
             return None;
@@ -212,12 +212,12 @@ impl Echo {
             datagrams::queue_errors(socket.as_fd(), guest.is_ipv6())?;
             let place = self.pingers.vacant_entry();
             let at = place.key() as u32;
-            let serial = context.watch.add_source(&socket, Kind::Echo, at)?;
+            let serial = context.watch.add_source(&socket, SourceKind::Echo, at)?;
             place.insert(Pinger { guest, socket, serial, peers: Vec::new(), active_at: now });
             Ok(at)
         };
         let Ok(at) = open() else {
-            // Not in the group range, mostly.
+            // Mostly the process's group is outside of `net.ipv4.ping_group_range`.
             context.counters.echoes_refused += 1;
             return None;
         };
@@ -226,7 +226,6 @@ impl Echo {
         Some(at)
     }
 
-    /// Passes replies on.
     fn receive(&mut self, now: Instant, stack: &mut Stack, context: &mut Context, at: u32) {
         self.pass_errors(now, stack, context, at);
         let Some(pinger) = self.pingers.get_mut(at as usize) else { return };
@@ -250,7 +249,7 @@ impl Echo {
                 }
                 (Some(Ok(_)), Err(_)) => context.counters.datagrams_lost += 1,
                 (Some(Err(error)), _) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Nothing is there, or no page: whoever pings tries again.
+                // No reply is there, or no page is free: a program that pings tries again.
                 _ => return,
             }
         }
@@ -264,13 +263,13 @@ impl Echo {
             let to = reported.to.ip();
             let Some(peer) = pinger.peers.iter().rfind(|peer| peer.at == to) else { continue };
             let asked = peer.passed.ask.to.ip();
-            let Some(why) = errors::meaning(&reported, asked) else { continue };
+            let Some(why) = errors::icmp_of(&reported, asked) else { continue };
             // The packet's own header, as this machine sent it.
             let (quoted, n) = reported.quoted;
             let [.., high, low] = quoted;
             let seq = if n == quoted.len() { u16::from_be_bytes([high, low]) } else { 0 };
             context.counters.errors_in += 1;
-            errors::tell(now, stack, &Flow::echo(pinger.guest, asked, seq), why);
+            errors::send_error(now, stack, &Flow::echo(pinger.guest, asked, seq), why);
         }
     }
 
@@ -291,7 +290,6 @@ impl Echo {
         pinger.peers.into_iter().for_each(|peer| peer.passed.close(now, how, context));
     }
 
-    /// Identifiers at the moment.
     pub(crate) fn len(&self) -> usize {
         self.pingers.len()
     }

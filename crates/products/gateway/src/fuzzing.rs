@@ -1,4 +1,4 @@
-//! Doors for fuzzers: bytes of a guest, and of a resolver.
+//! Test hooks for fuzzers: bytes of a guest, and of a resolver.
 
 use std::collections::VecDeque;
 use std::net::Ipv6Addr;
@@ -48,7 +48,7 @@ pub fn autoconf<'a>(frames: impl IntoIterator<Item = (&'a [u8], usize)>) {
         if frame.push_frag(Frag::from_bytes(rest.into())).is_err() {
             return;
         }
-        // Arrives with a checksum that counts as verified: the fuzzer could not guess one.
+        // The frame counts as verified: the fuzzer could not guess a checksum.
         frame.tx_checksum = TxChecksum::Partial { start: 54, offset: 2 };
         let (mut sent, mut stack, mut back) =
             (VecDeque::from([frame]), VecDeque::new(), VecDeque::new());
@@ -56,7 +56,7 @@ pub fn autoconf<'a>(frames: impl IntoIterator<Item = (&'a [u8], usize)>) {
         let _ = guest.transmit(now, &mut sent, &mut ledger);
         let _ = router.receive(now, &mut stack, 8, &mut ledger);
         let _ = guest.receive(now, &mut back, 8, &mut ledger);
-        // One more: the first advertisement to all.
+        // There may be one more frame than answers: the first advertisement to all nodes.
         assert!(stack.len() + back.len() <= 2, "a frame became several");
     }
 }

@@ -1,4 +1,4 @@
-//! A gateway and its guests.
+//! [`Gateway`] and [`Guest`]: adding a guest starts a host with a relay; dropping it resets its connections.
 
 use std::fmt;
 use std::io;
@@ -12,20 +12,20 @@ use pagewire::tcp::TcpConfig;
 use pagewire::{Device, Host, StartError};
 use rustix::process::{Resource, getrlimit};
 
-use crate::ask::{GuestId, Judge as _};
 use crate::builder::{Builder, GuestConfig};
-use crate::context::{Context, Share};
+use crate::context::{Context, DescriptorShare};
 use crate::counters::Counters;
 use crate::denials::{Denials, Denied};
 use crate::dns::{DnsConfig, DnsCounters, DnsServer};
 use crate::echo::Echo;
-use crate::engine::Engine;
+use crate::epoll::EpollSet;
 use crate::limits::{FINISH_LOOK, GUESTS, RESERVED_DESCRIPTORS, UNSENT};
-use crate::policy::Whereabouts;
+use crate::policy::LocalAddresses;
 use crate::publish::{OpenPort, Publish};
+use crate::relay::RelayService;
 use crate::relay::{Relay, Setup};
+use crate::request::{GuestId, Judge as _};
 use crate::udp::Udp;
-use crate::watch::Watch;
 
 /// Connects guests with the network of this process.
 ///
@@ -64,7 +64,7 @@ struct Shared {
     settings: Builder,
     last_guest: AtomicU32,
     guests: Arc<AtomicUsize>,
-    share: Share,
+    share: DescriptorShare,
 }
 
 /// Why a guest was not added.
@@ -74,7 +74,7 @@ pub enum AddError {
     /// Without an address the gateway cannot be reached.
     #[error("a guest needs a network: call `.network(\"10.0.2.2/24\")` on its settings")]
     NoNetwork,
-    /// The gateway has as many guests as it may have.
+    /// The gateway has its largest number of guests.
     #[error("a gateway has at most {GUESTS} guests")]
     TooMany,
     /// The guest's stack did not start.
@@ -112,7 +112,7 @@ impl Builder {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let all = limit.saturating_sub(RESERVED_DESCRIPTORS).max(RESERVED_DESCRIPTORS);
-        let share = Share { all, guests: Arc::clone(&guests) };
+        let share = DescriptorShare { all, guests: Arc::clone(&guests) };
         Gateway(Arc::new(Shared { settings: self, last_guest, guests, share }))
     }
 }
@@ -147,7 +147,7 @@ impl Gateway {
         if config.networks.is_empty() {
             return Err(AddError::NoNetwork);
         }
-        let place = Place::take(&self.0.guests).ok_or(AddError::TooMany)?;
+        let permit = GuestPermit::take(&self.0.guests).ok_or(AddError::TooMany)?;
         let id = GuestId(self.0.last_guest.fetch_add(1, Ordering::Relaxed) + 1);
         let tcp = TcpConfig { nagle: false, notsent_lowat: UNSENT, ..TcpConfig::default() };
         let mut host = Host::builder()
@@ -178,16 +178,16 @@ impl Gateway {
             rules: Arc::clone(&settings.rules),
             denied: settings.denied,
         };
-        let mut watch = Watch::new()?;
+        let mut watch = EpollSet::new()?;
         let dns = host.with_stack(|stack, _| DnsServer::open(stack, dns))?;
-        watch.add_bell(dns.wait_fd())?;
+        watch.add_wakeup(dns.wait_fd())?;
         let context = Context {
             guest: id,
-            inside: config.networks,
+            guest_networks: config.networks,
             rules: Arc::clone(&settings.rules),
             judge: settings.judge.clone(),
             dns,
-            whereabouts: Whereabouts::new(Arc::clone(&settings.routes)),
+            local_addresses: LocalAddresses::new(Arc::clone(&settings.routes)),
             journal: settings.journal.clone(),
             watch,
             share: self.0.share.clone(),
@@ -204,9 +204,9 @@ impl Gateway {
             idle: config.idle,
             addresses: config.addresses,
         };
-        let engine = Engine::new(Relay::new(context, setup, udp, echo));
-        host.attach_as(Box::new(engine.clone()), true);
-        let guest = Guest { id, host, engine, _place: place };
+        let relay = RelayService::new(Relay::new(context, setup, udp, echo));
+        host.attach_as(Box::new(relay.clone()), true);
+        let guest = Guest { id, host, relay, _permit: permit };
         for what in &config.published {
             let refused = |error| AddError::Publish { what: what.clone(), error };
             guest.publish(what).map_err(refused)?;
@@ -214,7 +214,7 @@ impl Gateway {
         Ok(guest)
     }
 
-    /// Guests at the moment.
+    /// Number of guests.
     pub fn guests(&self) -> usize {
         self.0.guests.load(Ordering::Relaxed)
     }
@@ -226,10 +226,10 @@ impl fmt::Debug for Gateway {
     }
 }
 
-/// A place among a gateway's guests.
-struct Place(Arc<AtomicUsize>);
+/// The permission for one guest of a gateway, given back on drop.
+struct GuestPermit(Arc<AtomicUsize>);
 
-impl Place {
+impl GuestPermit {
     fn take(guests: &Arc<AtomicUsize>) -> Option<Self> {
         let more = |n: usize| (n < GUESTS).then_some(n + 1);
         let taken = guests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
@@ -237,7 +237,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for GuestPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -247,18 +247,18 @@ impl Drop for Place {
 pub struct Guest {
     id: GuestId,
     host: Host,
-    engine: Engine,
-    _place: Place,
+    relay: RelayService,
+    _permit: GuestPermit,
 }
 
 impl Guest {
-    /// Its number, as in records.
+    /// The guest's number, as in records.
     pub fn id(&self) -> GuestId {
         self.id
     }
 
-    /// Publishes ports of the guest from now on. Returns the addresses of their sockets, of which
-    /// those that were asked for as port 0 have ports of the kernel's choice.
+    /// Publishes ports of the guest from now on. Returns the addresses of their sockets; a socket that was asked for
+    /// as port 0 has a port of the kernel's choice.
     ///
     /// # Errors
     /// `AddrInUse`, `PermissionDenied` and the like for the sockets; `AddrNotAvailable` if the guest's
@@ -270,7 +270,7 @@ impl Guest {
         Ok(addresses)
     }
 
-    /// Publishes sockets that are open.
+    /// Publishes sockets that were opened before.
     ///
     /// # Errors
     /// `AddrNotAvailable` if the guest's address was not [given](GuestConfig::guest).
@@ -279,13 +279,13 @@ impl Guest {
             let publish = |relay: &mut Relay| {
                 opened.into_iter().try_for_each(|opened| relay.publish(now, opened))
             };
-            self.engine.with(publish)
+            self.relay.with(publish)
         })
     }
 
-    /// Waits until what the guest has sent on its connections was passed on, with the ends of its
+    /// Waits until all data that the guest has sent on its connections was passed on, with the ends of its
     /// streams, for guests that have ended: at least for `least`, the time for which a link may hold
-    /// frames, and at most for `limit` more. Returns whether that was enough.
+    /// frames, and at most for `limit` more. Returns whether that time was enough.
     pub fn finish(&self, least: Duration, limit: Duration) -> bool {
         let soon = self.host.now() + least;
         while self.host.now() < soon {
@@ -293,7 +293,7 @@ impl Guest {
         }
         let end = soon + limit;
         loop {
-            if self.engine.read(Relay::is_finished) {
+            if self.relay.read(Relay::is_finished) {
                 return true;
             }
             if self.host.now() >= end {
@@ -303,24 +303,24 @@ impl Guest {
         }
     }
 
-    /// The counts of its connections. The stack's are in [`Host::stats`].
+    /// The counters of the guest's connections. The stack's are in [`Host::stats`].
     pub fn counters(&self) -> Counters {
-        self.engine.read(Relay::counters)
+        self.relay.read(Relay::counters)
     }
 
-    /// What it was refused so far.
+    /// The refusals so far.
     pub fn denied(&self) -> Denied {
-        self.engine.read(Relay::denied)
+        self.relay.read(Relay::denied)
     }
 
-    /// The counts of its resolver.
+    /// The counters of the guest's resolver.
     pub fn dns_counters(&self) -> DnsCounters {
-        self.engine.read(Relay::dns_counters)
+        self.relay.read(Relay::dns_counters)
     }
 
-    /// Its connections at the moment, dials included.
+    /// Number of connections, dials included.
     pub fn connections(&self) -> usize {
-        self.engine.read(Relay::connections)
+        self.relay.read(Relay::connections)
     }
 
     /// The gateway's end of the guest's network: services for the guest alone may listen here, and
@@ -332,7 +332,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        self.host.with_stack(|stack, now| self.engine.with(|relay| relay.end_all(now, stack)));
+        self.host.with_stack(|stack, now| self.relay.with(|relay| relay.end_all(now, stack)));
     }
 }
 

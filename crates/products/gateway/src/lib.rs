@@ -9,7 +9,7 @@
 //! looks as it does to this process: a connection is accepted when the far side has accepted it, and
 //! refused, unreachable or silent as the far side is. What a guest may reach is up to a [`Judge`].
 //!
-//! To read the code, begin with `ask.rs`, the words that all parts share, then `relay/mod.rs`.
+//! To read the code, begin with `request.rs`, the types that all parts share, then `relay/mod.rs`.
 
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -17,17 +17,16 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
-mod ask;
 mod autoconf;
+mod bounded_log;
 mod builder;
 mod context;
 mod counters;
 mod denials;
 mod dns;
 mod echo;
-mod engine;
+mod epoll;
 mod gateway;
-mod latest;
 pub mod limits;
 mod log;
 pub mod netns;
@@ -35,10 +34,10 @@ mod policy;
 mod publish;
 mod rate;
 mod relay;
+mod request;
 pub mod sandbox;
 mod sys;
 mod udp;
-mod watch;
 #[cfg(test)]
 #[path = "world_tests.rs"]
 mod world;
@@ -47,9 +46,6 @@ mod world;
 #[doc(hidden)]
 pub mod fuzzing;
 
-pub use ask::{
-    Ask, Direction, GuestId, How, Journal, Judge, Name, NameError, Protocol, Record, Verdict,
-};
 pub use autoconf::{Autoconf, AutoconfConfig, AutoconfCounters, AutoconfWatch};
 pub use builder::{Builder, GuestConfig};
 pub use counters::Counters;
@@ -59,6 +55,10 @@ pub use gateway::{AddError, Gateway, Guest};
 pub use log::Log;
 /// A network, as rules and guests' settings have it.
 pub use pagewire::Cidr;
-pub use policy::{Glob, Names, Pattern, Ports, Resolved, Rule, RuleError, Rules, Whereabouts};
+pub use policy::LocalAddresses as Whereabouts;
+pub use policy::{Glob, Names, Pattern, Ports, Resolved, Rule, RuleError, Rules};
 pub use publish::{OpenPort, Publish, PublishError};
 pub use relay::{Dial, Dialled};
+pub use request::{
+    Ask, Direction, GuestId, How, Journal, Judge, Name, NameError, Protocol, Record, Verdict,
+};

@@ -16,21 +16,21 @@ pub const DIALS: usize = 256;
 /// one silent host leaves room for those to others.
 pub const DIALS_PER_DESTINATION: usize = 32;
 
-/// How long a dial has its place to itself when others wait for one: TCP's first retransmission
-/// (RFC 6298: 1 s) and the second (2 s) are sent by then. It is given up for the next.
+/// Time for which a dial keeps its slot when others wait for one: TCP's first retransmission
+/// (RFC 6298: 1 s) and the second (2 s) are sent by then. After that the dial is given up for the next.
 pub const DIAL_FAIR: Duration = Duration::from_secs(3);
 
 /// Connections to one address and port that the guest may end first, in a burst. Each leaves a port of
 /// this machine unusable for that destination for a minute (TIME-WAIT), and Linux gives out 28,232.
 pub const LEAVES_BURST: u32 = 12_000;
 
-/// The same a second, on average once the burst is spent: as many as are over by then.
+/// Connections to one address and port that the guest may end first in a second, on average once the burst is spent: the number whose TIME-WAIT ends in a second.
 pub const LEAVES_PER_SECOND: u32 = 200;
 
-/// Destinations for which that is counted, some 100 bytes each.
+/// Destinations for which connections in TIME-WAIT are counted, some 100 bytes each.
 pub const LEFT_DESTINATIONS: usize = 4096;
 
-/// Of these, so many are looked at for the one that is forgotten for another.
+/// Number of counted destinations that are compared to find the one to forget for another.
 pub(crate) const LEFT_LOOK: usize = 16;
 
 /// Dials of one guest a second, on average once the burst is spent: more than the kernel's own
@@ -40,11 +40,11 @@ pub const CONNECTS_PER_SECOND: u32 = 25_000;
 /// Dials in one burst.
 pub const CONNECTS_BURST: u32 = 5_000;
 
-/// A dial that fails counts as so many: 2,500 of them a second. Each costs the kernel as much as one
-/// that succeeds, and who scans ports makes nothing else; other guests need that time.
+/// Number of dials that a failed one counts as, so 2,500 a second may fail. Each costs the kernel as much as one
+/// that succeeds, and a port scan makes no others; other guests need that time.
 pub const FAILED_CONNECT_COSTS: u32 = 10;
 
-/// How long a dial waits that found no descriptor, no port or no memory, unless a connection ends
+/// Time that a dial waits after it found no descriptor, no port or no memory, unless a connection ends
 /// before.
 pub const DIAL_RETRY: Duration = Duration::from_millis(100);
 
@@ -68,7 +68,7 @@ pub const TURN_BYTES: usize = 4 << 20;
 /// Pieces of one gathering write: more than [`RELAY_BURST`] has in pages.
 pub(crate) const GATHER: usize = 128;
 
-/// Events that one look at the kernel's sockets takes; the rest is for the next turn.
+/// Events that one poll of the kernel's sockets takes; further ones are for the next turn.
 pub(crate) const POLL_EVENTS: usize = 256;
 
 /// Time without a byte in either direction after which a connection is reset (RFC 5382 section 5,
@@ -88,27 +88,27 @@ pub const KEEPALIVE_PROBES: u8 = 9;
 /// system calls.
 pub const SETTLED: Duration = Duration::from_secs(60);
 
-/// How often all connections are looked at for their age: 16,384 take about a tenth of a
+/// Time between two checks of the age of all connections: 16,384 take about a tenth of a
 /// millisecond.
 pub const SWEEP: Duration = Duration::from_secs(15);
 
-/// How long data that was received before a reset may take to reach the other side before that is
+/// Time within which data that was received before a reset has to reach the other side, before that side is
 /// reset, too.
 pub const DELIVERY: Duration = Duration::from_secs(10);
 
-/// How often a delivery is looked at: a guest learns of a reset this much later at most.
+/// Time between two checks of a delivery: a guest learns of a reset this much later at most.
 pub const DELIVERY_LOOK: Duration = Duration::from_millis(1);
 
-/// Deliveries that are looked at so often; more are looked at each [`SWEEP_DELIVERIES`].
+/// Deliveries that are checked each [`DELIVERY_LOOK`]; a larger number is checked each [`SWEEP_DELIVERIES`].
 pub const DELIVERIES_SOON: usize = 64;
 
-/// How often many deliveries are looked at.
+/// Time between two checks of many deliveries.
 pub const SWEEP_DELIVERIES: Duration = Duration::from_millis(20);
 
 /// Descriptors that the guests of a gateway leave for all else in the process.
 pub const RESERVED_DESCRIPTORS: usize = 256;
 
-/// The part of a guest's connections, one in so many, that clients of published ports leave free.
+/// Clients of published ports leave one in this number of a guest's connections free.
 pub const CLIENTS_LEAVE: usize = 4;
 
 // Published ports.
@@ -127,7 +127,7 @@ pub const RECEIVE_MEMORY: usize = 16 << 20;
 /// Bytes of memory for data from the network that a guest has not acknowledged.
 pub const POOL_BYTES: usize = 16 << 20;
 
-/// How often a guest that ends is looked at.
+/// Time between two checks of a guest that ends.
 pub(crate) const FINISH_LOOK: Duration = Duration::from_millis(1);
 
 /// Connections of one guest whose kernel sockets grow their buffers as they need: up to 10 MB each with
@@ -163,7 +163,7 @@ pub const DESTINATIONS_BURST: u32 = 4000;
 /// datagram is compared with all.
 pub const UDP_PEERS: usize = 512;
 
-/// Destinations of all endpoints of one guest: three megabytes. Beyond, an endpoint has one only.
+/// Destinations of all endpoints of one guest: three megabytes. Beyond that, an endpoint has one only.
 pub const UDP_PEERS_IN_ALL: usize = 16_384;
 
 /// Clients of one published UDP port that the guest has not answered; any of them makes room for a new
@@ -172,7 +172,7 @@ pub const UDP_PEERS_IN_ALL: usize = 16_384;
 pub const UDP_ASKING: usize = 2048;
 
 /// Clients of all published UDP ports of one guest that it has not answered: two and a half megabytes.
-/// Beyond, a new one takes the place of another of its port.
+/// Beyond that, a new client takes the slot of another of its port.
 pub const UDP_ASKING_IN_ALL: usize = 8192;
 
 /// New clients of published UDP ports a second, on average once the burst is spent.
@@ -188,10 +188,10 @@ pub const UDP_IDLE: Duration = Duration::from_secs(300);
 /// no shorter is allowed (RFC 4787 section 4.3, REQ-5).
 pub const UDP_LEAST: Duration = Duration::from_secs(120);
 
-/// The same for endpoints that have talked to port 53 only, and have their answer.
+/// Silence after which an endpoint is closed that has sent to port 53 only, and has its answer.
 pub const UDP_DNS: Duration = Duration::from_secs(10);
 
-/// How often endpoints are looked at for their age.
+/// Time between two checks of the endpoints' age.
 pub const UDP_SWEEP: Duration = Duration::from_secs(2);
 
 /// Messages that one turn takes from the guest, and from each socket of the kernel: one of them may
@@ -204,7 +204,7 @@ pub const UDP_SEGMENTS: usize = 64;
 /// Longest message to or from a socket, in bytes.
 pub(crate) const UDP_LONGEST: usize = 65_535;
 
-/// How long the kernel's sockets wait that found no page for their datagrams.
+/// Time that a kernel socket waits after no page was free for its datagrams.
 pub const UDP_RETRY: Duration = Duration::from_millis(5);
 
 /// Echo requests of one guest at once, by identifier: each has a descriptor of this process.
@@ -219,8 +219,8 @@ pub const ECHO_IDLE: Duration = Duration::from_secs(30);
 
 // Names and rules.
 
-/// Rules and mapped addresses of one guest: each is looked at for each new connection, which takes
-/// some ten microseconds for so many.
+/// Rules and mapped addresses of one guest: each new connection is compared with all, which takes
+/// some ten microseconds.
 pub const RULES: usize = 1024;
 
 /// Addresses whose names are remembered for one guest, some 150 bytes each beside the names; more than
@@ -238,16 +238,16 @@ pub const DENIED_NAMES: usize = 4096;
 /// Names that one address has: those of a server that many sites share. The latest are kept.
 pub const NAMES_OF_ADDRESS: usize = 16;
 
-/// How long a name is kept beyond the time that its answer gives: a program connects later.
+/// Time that a name is kept beyond its time to live: a program connects later.
 pub const NAME_GRACE: Duration = Duration::from_secs(60);
 
-/// How long a name is kept at least: programs that look up a name once connect for minutes.
+/// Least time that a name is kept: programs that look up a name once connect for minutes.
 pub const NAME_TIME: Duration = Duration::from_secs(300);
 
-/// Destinations of which is remembered whether they are the gateway's machine.
+/// Destinations in the cache of local addresses.
 pub const OURS_DESTINATIONS: usize = 1024;
 
-/// For how long that is remembered: an interface may get or lose an address.
+/// Lifetime of an entry of that cache: an interface may get or lose an address.
 pub const OURS_TIME: Duration = Duration::from_secs(1);
 
 // The resolver.
@@ -275,21 +275,21 @@ pub const DNS_QUERY: usize = 4096;
 /// Longest answer in bytes, by the length field of DNS over TCP (RFC 1035 section 4.2.2).
 pub const DNS_MESSAGE: usize = 65_535;
 
-/// How long one resolver has for an answer: half of the time after which the C library's stub
+/// Time that one resolver has for an answer: half of the time after which the C library's stub
 /// resolver asks again (`resolv.conf(5)`: 5 s).
 pub const DNS_TRY_TIME: Duration = Duration::from_millis(2500);
 
-/// How long all attempts take together: a guest is told of the failure when its own time is over.
+/// Time that all attempts have together: a guest learns of the failure when its own time is over.
 pub const DNS_TIME: Duration = Duration::from_secs(5);
 
 /// TCP connections of one guest to its resolver. Each has one query on its way.
 pub const DNS_CLIENTS: usize = 16;
 
-/// How long such a connection may be silent, or take no answer (RFC 7766 section 6.2.3: "in the
-/// order of a few seconds").
+/// Time that a guest's TCP connection to its resolver may be silent, or take no answer (RFC 7766 section 6.2.3: "in
+/// the order of a few seconds").
 pub const DNS_CLIENT_TIME: Duration = Duration::from_secs(10);
 
-/// Records of one answer that are looked at for names and addresses: an answer has room for 4,000,
+/// Records of one answer that are searched for names and addresses: an answer has room for 4,000,
 /// each compared with all aliases. The guest gets all of them.
 pub const DNS_RECORDS: usize = 256;
 
@@ -310,7 +310,7 @@ pub const RESOLVERS: usize = 8;
 /// Longest resolver configuration that is read, in bytes.
 pub const RESOLV_CONF_BYTES: u64 = 64 << 10;
 
-/// How often it is looked at for changes, while queries come.
+/// Time between two checks of the resolver configuration for changes, while queries come.
 pub const RESOLV_CONF_LOOK: Duration = Duration::from_secs(2);
 
 // Addresses for guests.
@@ -328,13 +328,13 @@ pub const RA_LIFETIME: Duration = Duration::from_secs(1800);
 /// For how long a guest's address begins new connections (RFC 4861 section 6.2.1: 7 days).
 pub const RA_PREFERRED: Duration = Duration::from_secs(604_800);
 
-/// For how long it is valid (30 days).
+/// For how long a guest's address is valid (30 days).
 pub const RA_VALID: Duration = Duration::from_secs(2_592_000);
 
-/// Associations of one DHCPv6 message, and addresses of each, that are looked at: clients have one.
+/// Associations of one DHCPv6 message, and addresses of each, that are read: clients have one.
 pub const DHCP6_MAX_IDENTITIES: usize = 4;
 
-// What was refused.
+// Refusals.
 
 /// Refusals of one guest that are written down one by one in a second, on average once the burst is
 /// spent: 10 KB. More are counted, and each second has a line with their number.
@@ -343,10 +343,10 @@ pub const DENIAL_LINES_PER_SECOND: u32 = 50;
 /// Refusals that are written down in one burst.
 pub const DENIAL_LINES_BURST: u32 = 500;
 
-/// For how long those beyond are counted before a line says how many there were.
+/// Time for which refusals without a line are counted before a line reports their number.
 pub const DENIAL_SUM: Duration = Duration::from_secs(1);
 
-/// Names, and addresses, that are told apart in what is said of a guest's refusals at its end; some
+/// Different names, and addresses, in the report about a guest's refusals at its end; some
 /// 50 KiB in all.
 pub const DENIALS_REMEMBERED: usize = 256;
 
@@ -368,7 +368,7 @@ pub const LOG_BYTES_LEAST: u64 = 64 << 10;
 /// Bytes that are moved at once when the older half of a log goes.
 pub(crate) const LOG_MOVE: usize = 64 << 10;
 
-/// How long the end of the log may take to be written when it is closed.
+/// Time that writing the end of the log may take when it is closed.
 pub const LOG_END_TIME: Duration = Duration::from_secs(1);
 
 // Helper processes.

@@ -1,4 +1,4 @@
-//! The journal as a file: one JSON object in each line.
+//! [`Log`]: a journal that writes one JSON object a line, from a thread of its own.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::ask::{Ask, Direction, Journal, Name, Record, Verdict};
-use crate::latest::Latest;
+use crate::bounded_log::BoundedLog;
 use crate::limits::{LOG_BYTES_LEAST, LOG_END_TIME, LOG_LINES, LOG_VERDICTS};
+use crate::request::{Ask, Direction, Journal, Name, Record, Verdict};
 
-/// Writes records as lines of JSON, from a thread of its own: who notes them never waits. Lines
-/// beyond [`LOG_LINES`] that were not written yet are lost, those about verdicts and
-/// flows without a byte beyond [`LOG_VERDICTS`], and a line says how many. Lines that cannot be written, on a full disk for
-/// instance, are lost, too; later ones are tried again.
+/// Writes records as lines of JSON, from a thread of its own, so callers never wait. Lines that wait beyond
+/// [`LOG_LINES`] are lost, as are lines about verdicts and flows without a byte beyond [`LOG_VERDICTS`]; a line
+/// reports their number. Lines that cannot be written, on a full disk for instance, are lost, too; later ones
+/// are tried again.
 ///
 /// Each line has `time` (seconds since 1970) and `event`. Of a flow, `verdict`, `opened` and `closed`
 /// have `guest`, `flow`, `protocol`, `direction`, `from`, `to` and `names`. A verdict has `verdict`,
@@ -39,7 +39,7 @@ pub struct Log {
     lines: Option<SyncSender<Line>>,
     waiting: Arc<AtomicUsize>,
     lost: Arc<AtomicU64>,
-    /// Disconnected when the thread has written all.
+    /// The receiver disconnects when the thread has written all lines.
     end: Mutex<Receiver<()>>,
 }
 
@@ -67,15 +67,15 @@ impl Log {
         Ok(Self { lines: Some(lines), waiting, lost, end: Mutex::new(end) })
     }
 
-    /// The same, to a file that is open for reading and appending, and keeps its latest lines: when it
+    /// As [`new`](Self::new), to a file that is open for reading and appending, and keeps its latest lines: when it
     /// would have more than `most` bytes, but not less than
-    /// [`LOG_BYTES_LEAST`](crate::limits::LOG_BYTES_LEAST), its older half goes. What is no file, such
-    /// as a pipe, has no limit, nor has a file that can only be appended to.
+    /// [`LOG_BYTES_LEAST`](crate::limits::LOG_BYTES_LEAST), the older half is removed. Pipes and the like have no
+    /// limit, nor has a file that can only be appended to.
     ///
     /// # Errors
     /// If the system has no thread left, or does not say what the file is.
     pub fn to_file(file: File, most: u64) -> io::Result<Self> {
-        Self::new(Latest::new(file, most.max(LOG_BYTES_LEAST))?)
+        Self::new(BoundedLog::new(file, most.max(LOG_BYTES_LEAST))?)
     }
 
     /// Opens, makes if need be, and locks a file for [`to_file`](Self::to_file), while this process still
@@ -85,13 +85,13 @@ impl Log {
     /// # Errors
     /// The system's.
     pub fn open(path: &Path, most: u64) -> io::Result<(File, u64)> {
-        crate::latest::open(path, most)
+        crate::bounded_log::open(path, most)
     }
 }
 
 impl Journal for Log {
     fn note(&self, record: Record) {
-        // A guest makes these as quickly as it sends.
+        // A guest causes cheap records as quickly as it sends packets.
         let is_cheap = match record {
             Record::Verdict { .. } | Record::DeniedName { .. } => true,
             Record::Closed { bytes_out, bytes_in, .. } => bytes_out + bytes_in == 0,
@@ -109,7 +109,7 @@ impl Journal for Log {
 }
 
 impl Drop for Log {
-    /// Waits until all is written, but not for ever: the other end may be a pipe that nobody reads.
+    /// Waits until all lines are written, within a limit: the other end may be a pipe that nobody reads.
     fn drop(&mut self) {
         self.lines = None;
         let end = self.end.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -131,7 +131,7 @@ impl<W: Write> Writer<W> {
             let first = self.queue.recv();
             let over = first.is_err();
             let mut result = Ok(());
-            // As many as are there, then what was written goes out.
+            // Writes all lines that wait, then flushes.
             for line in first.into_iter().chain(std::iter::from_fn(|| self.queue.try_recv().ok())) {
                 self.waiting.fetch_sub(1, Ordering::Relaxed);
                 let written = write(&mut self.to, &line);
@@ -158,7 +158,7 @@ impl<W: Write> Writer<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // What could not be written before goes first.
+        // Bytes that could not be written before go first.
         self.to.flush()?;
         let lost = self.lost.load(Ordering::Relaxed);
         if lost > 0 {
@@ -182,7 +182,7 @@ fn seconds(at: SystemTime) -> String {
     format!("{}.{:06}", since.as_secs(), since.subsec_micros())
 }
 
-/// One line, without its end.
+/// Formats one line, without its end.
 fn describe(out: &mut String, line: &Line) {
     let time = seconds(line.at);
     match &line.record {
@@ -251,7 +251,7 @@ fn begin(out: &mut String, time: &str, event: &str, flow: u64, ask: &Ask) {
     out.push(']');
 }
 
-/// A name as a string of JSON: printable ASCII, which may still have what ends a string.
+/// Quotes a name as a string of JSON: printable ASCII, which may still have quotes and backslashes.
 fn quote(out: &mut String, name: &Name) {
     out.push('"');
     for c in name.as_str().chars() {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::ask::Protocol;
-use crate::ask::{GuestId, How};
+use crate::request::Protocol;
+use crate::request::{GuestId, How};
 
 fn ask(names: &[&str]) -> Ask {
     let (from, to) = ("10.0.2.15:4000".parse().unwrap(), "[2001:db8::1]:443".parse().unwrap());

@@ -1,4 +1,4 @@
-//! Published ports: sockets of this machine whose clients reach the guest.
+//! [`Publish`]: published ports, which are sockets of this machine whose clients reach the guest.
 
 use std::fmt;
 use std::io;
@@ -13,10 +13,10 @@ use rustix::net::{bind, connect, ipproto, listen, socket_with, sockopt};
 
 use pagewire::Cidr;
 
-use crate::ask::Protocol;
 use crate::limits::PUBLISHED_BACKLOG;
+use crate::request::Protocol;
 
-/// What is published: `[HOSTADDRESS:]PORT[:GUESTPORT][/udp]`, where a port may be a range, or
+/// Ports to publish: `[HOSTADDRESS:]PORT[:GUESTPORT][/udp]`, where a port may be a range, or
 /// `PATH:GUESTPORT` for a Unix socket (a path has a slash).
 ///
 /// ```
@@ -31,7 +31,6 @@ use crate::limits::PUBLISHED_BACKLOG;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publish {
     on: On,
-    /// The first port of the guest.
     to: u16,
     protocol: Protocol,
 }
@@ -67,13 +66,13 @@ pub struct OpenPort {
     pub(crate) protocol: Protocol,
     /// The socket's own address, by which clients of an unnamed port find it.
     pub(crate) local: Option<SocketAddr>,
-    /// It need not be served: others stand for it.
+    /// The socket need not be served: another one stands for it.
     pub(crate) optional: bool,
     pub(crate) path: Option<Unlink>,
 }
 
 impl OpenPort {
-    /// Its address; none for a Unix socket.
+    /// The socket's address; none for a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
         self.local
     }
@@ -90,9 +89,9 @@ impl Drop for Unlink {
 }
 
 impl Publish {
-    /// Opens its sockets, before a guest serves them ([`Guest::serve`](crate::Guest::serve)):
+    /// Opens the sockets, before a guest serves them ([`Guest::serve`](crate::Guest::serve)):
     /// several for a range, or for all addresses of both versions of IP. For processes that give up
-    /// their right to open them.
+    /// their right to open sockets.
     ///
     /// # Errors
     /// `AddrInUse`, `PermissionDenied` and the like.
@@ -110,7 +109,7 @@ impl Publish {
                     let first = self.open_port((Ipv4Addr::UNSPECIFIED, port).into(), to)?;
                     let port = first.local.map_or(port, |local| local.port());
                     opened.push(first);
-                    // A machine may lack this version.
+                    // The machine may lack IPv6.
                     let second = self.open_port((Ipv6Addr::UNSPECIFIED, port).into(), to);
                     opened.extend(second.ok().map(|second| OpenPort { optional: true, ..second }));
                 }
@@ -147,8 +146,8 @@ impl Publish {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         let address = SocketAddrUnix::new(path)?;
         if let Err(error) = bind(&socket, &address) {
-            // The socket of a process that is gone refuses, and so does an ordinary file: anything but
-            // such a socket stays.
+            // A connection to the socket of a dead process is refused, and so is one to an ordinary file. Only
+            // such a socket is replaced.
             if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
                 let text = "there is a file that is no socket; take another path";
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
@@ -245,8 +244,8 @@ impl fmt::Display for Publish {
     }
 }
 
-/// Whether a guest can answer to the client's own address: not to one that means another host in each
-/// place, and not to one of the guest's own networks, which the guest looks for on its link.
+/// Whether a guest can answer to the client's own address. It cannot answer to an address that means another
+/// host in each place, nor to one of its own networks, which it looks for on its link.
 pub(crate) fn can_be_kept(client: IpAddr, guest: IpAddr, inside: &[Cidr]) -> bool {
     let local = match client {
         IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local() || v4.is_unspecified(),

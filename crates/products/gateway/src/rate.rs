@@ -1,4 +1,4 @@
-//! A rate of events: so many a second on average, and a burst.
+//! [`Rate`]: a token bucket, which grants a number of events a second on average, and a burst.
 
 use std::time::Duration;
 
@@ -7,11 +7,10 @@ use pagewire::services::Instant;
 /// Grants events at a rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
-    /// Time between two events.
     interval: Duration,
     /// The time that an idle rate saves up: a burst of intervals.
     most: Duration,
-    /// When the burst would be full if nothing was granted.
+    /// The time when the full burst is available again, if no further event is granted.
     full_at: Instant,
 }
 
@@ -21,7 +20,7 @@ impl Rate {
         Self { interval, most: interval * burst.max(1), full_at: Instant::ZERO }
     }
 
-    /// Grants an event, or says when there is the next.
+    /// Grants an event, or returns the time of the next one.
     pub(crate) fn take(&mut self, now: Instant) -> Result<(), Instant> {
         let full_at = self.full_at.max(now) + self.interval;
         if full_at.saturating_since(now) > self.most {
@@ -31,17 +30,17 @@ impl Rate {
         Ok(())
     }
 
-    /// Whether an event would be granted, or when there is the next.
+    /// Whether [`take`](Self::take) would grant an event, or the time of the next one.
     pub(crate) fn look(&self, now: Instant) -> Result<(), Instant> {
         { *self }.take(now)
     }
 
-    /// When all that was granted is forgotten.
+    /// The time when the full burst is available again.
     pub(crate) fn busy_until(&self) -> Instant {
         self.full_at
     }
 
-    /// Counts so many events more: one that was granted was more costly than others.
+    /// Counts further events: a granted one was more costly than others.
     pub(crate) fn charge(&mut self, now: Instant, events: u32) {
         self.full_at = self.full_at.max(now) + self.interval * events;
     }

@@ -13,17 +13,17 @@ use pagewire::services::{DatagramKind, Error, Event, Instant, RecvFlags, SendFla
 use pagewire::tcp::TcpConfig;
 use pagewire_stack::StackConfig;
 
-use crate::ask::{Ask, GuestId, How, Judge, Record, Verdict};
-use crate::context::{Context, Share};
+use crate::context::{Context, DescriptorShare};
 use crate::counters::Counters;
 use crate::denials::Denials;
 use crate::dns::{DnsConfig, DnsServer, OwnNames, Resolver};
 use crate::echo::Echo;
+use crate::epoll::EpollSet;
 use crate::limits::UNSENT;
-use crate::policy::{Routes, Rules, Whereabouts};
+use crate::policy::{LocalAddresses, RouteSocket, Rules};
 use crate::relay::{Dial, Dialled, Relay, Setup};
+use crate::request::{Ask, GuestId, How, Judge, Record, Verdict};
 use crate::udp::Udp;
-use crate::watch::Watch;
 
 /// What was written down.
 pub(crate) type Records = Arc<Mutex<Vec<Record>>>;
@@ -56,7 +56,7 @@ pub(crate) struct Settings {
     pub(crate) rules: Rules,
     pub(crate) judge: Option<Arc<dyn Judge>>,
     pub(crate) names: OwnNames,
-    pub(crate) routes: Arc<Routes>,
+    pub(crate) routes: Arc<RouteSocket>,
     pub(crate) idle: Option<Duration>,
     pub(crate) connections: Option<usize>,
 }
@@ -99,18 +99,18 @@ pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Record
     };
     let context = Context {
         guest: GuestId(1),
-        inside: vec!["10.0.2.2/24".parse().unwrap(), "fd00:2::2/64".parse().unwrap()],
+        guest_networks: vec!["10.0.2.2/24".parse().unwrap(), "fd00:2::2/64".parse().unwrap()],
         rules,
         judge: settings.judge,
         dns: DnsServer::open(stack, dns).unwrap(),
-        whereabouts: Whereabouts::new(settings.routes),
+        local_addresses: LocalAddresses::new(settings.routes),
         journal: Some(Arc::new(move |record| noted.lock().unwrap().push(record))),
-        watch: Watch::new().unwrap(),
+        watch: EpollSet::new().unwrap(),
         counters: Counters::default(),
         denials: Denials::default(),
         destinations: Context::rate_of_destinations(),
         last_flow: 0,
-        share: Share { all: 10_000, guests: Arc::default() },
+        share: DescriptorShare { all: 10_000, guests: Arc::default() },
         descriptors: 0,
     };
     (context, records)

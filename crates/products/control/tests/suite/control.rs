@@ -1,4 +1,4 @@
-//! What other programs are told over a control socket.
+//! The control socket, with real clients.
 
 use std::io::{BufRead, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -184,7 +184,7 @@ fn a_client_that_does_not_read_is_closed_and_holds_up_nobody() {
     let before = std::time::Instant::now();
     assert!(client.stats().is_ok());
     assert!(before.elapsed() < Duration::from_secs(4));
-    // What was on its way ends in the middle.
+    // An answer that was being sent ends in the middle.
     lazy.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
     let mut hung_up = [PollFd::new(&lazy, PollFlags::empty())];
     let limit = Timespec { tv_sec: 30, tv_nsec: 0 };

@@ -1,4 +1,4 @@
-//! What a Prometheus server is told.
+//! The metrics for a Prometheus server.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -149,7 +149,7 @@ fn silent_clients_of_metrics_take_no_place_of_the_control_socket() {
     let _control = builder.attach(&path).expect("a socket");
     let mut silent: Vec<_> =
         (0..CLIENTS).map(|_| TcpStream::connect(at).expect("it listens")).collect();
-    // Nor of who asks: the one that came first makes room.
+    // Clients have a limit, too: the first one makes room.
     assert!(scrape(at).contains("pagewire_tcp_connections"));
     assert_eq!(silent[0].read(&mut [0]).expect("it is closed"), 0);
     let mut client = Client::connect(&path).expect("it listens");

@@ -22,9 +22,9 @@ const UDP: u8 = 17;
 const SERVER_PORT: u16 = 547;
 const CLIENT_PORT: u16 = 546;
 
-/// All nodes on the link (RFC 4291 section 2.7.1).
+/// The group of all nodes on the link (RFC 4291 section 2.7.1).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-/// All DHCPv6 servers on the link (RFC 8415 section 7.1).
+/// The group of all DHCPv6 servers on the link (RFC 8415 section 7.1).
 const ALL_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 
 /// Our side of the link.

@@ -24,7 +24,7 @@ mod ra;
 #[cfg(test)]
 mod tests;
 
-/// What guests configure themselves with.
+/// The settings that guests configure themselves with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AutoconfConfig {
     /// The stack's own address on the link, with the prefix that guests make addresses in; it has
@@ -59,7 +59,7 @@ impl AutoconfConfig {
         if self.network.prefix() != 64 && self.guest.is_none() {
             return wrong("guests make addresses only in a prefix of 64 bits (RFC 4862)");
         }
-        let long = |domain: &String| domain.parse::<crate::ask::Name>().is_err();
+        let long = |domain: &String| domain.parse::<crate::request::Name>().is_err();
         if self.domain.as_ref().is_some_and(long) {
             return wrong("the domain is no name");
         }

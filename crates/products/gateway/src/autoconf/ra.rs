@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::AutoconfConfig;
 use crate::limits::{RA_LIFETIME, RA_PREFERRED, RA_VALID};
 
-/// Hop limit that guests use.
 const HOP_LIMIT: u8 = 64;
 
 /// Flags: addresses by DHCPv6 (M), other settings by DHCPv6 (O).

@@ -1,4 +1,4 @@
-//! TCP connections of the guest to its resolver: one query at a time of each (RFC 7766).
+//! TCP connections of the guest to its resolver, each with one query at a time (RFC 7766).
 
 use pagewire::services::{
     Error, Instant, ListenerId, RecvFlags, SendFlags, SocketId, Stack, TcpId,
@@ -23,11 +23,10 @@ pub(super) struct ClientId {
 struct Client {
     id: TcpId,
     number: u64,
-    /// What came and was not taken.
+    /// Received bytes that were not taken yet.
     read: Vec<u8>,
-    /// Its query has no answer yet.
     busy: bool,
-    /// What is left of an answer.
+    /// The unsent rest of an answer.
     out: Vec<u8>,
     /// The guest sends nothing more.
     ended: bool,

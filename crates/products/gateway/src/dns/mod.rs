@@ -1,4 +1,4 @@
-//! The resolver that guests have: a forwarder on the gateway's own addresses.
+//! The guests' resolver: a DNS forwarder on the gateway's own addresses.
 //!
 //! Read [`DnsServer`] first. `query.rs` reads messages, `upstream.rs` asks resolvers,
 //! `resolvers.rs` knows which, `clients.rs` serves the guest's TCP connections.

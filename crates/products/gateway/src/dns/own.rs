@@ -1,9 +1,9 @@
-//! Names that the gateway itself knows.
+//! [`OwnNames`]: names that the gateway itself answers.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::ask::{Name, NameError};
+use crate::request::{Name, NameError};
 
 /// Names with addresses that the gateway's resolver answers by itself: its own (`gateway`), that of
 /// the machine where it is mapped (`host`), guests, and what was given. Each also with

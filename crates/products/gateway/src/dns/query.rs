@@ -1,4 +1,4 @@
-//! DNS messages (RFC 1035 section 4): what a query asks, what an answer says, our own answers.
+//! DNS messages (RFC 1035 section 4): parsing queries and answers, and building the gateway's own answers.
 //!
 //! Queries and answers are passed on as they are, so only a query's header and question are read
 //! here: a forwarder need not know every type of record. Answers are read by `simple-dns`.
@@ -9,8 +9,8 @@ use std::time::Duration;
 use simple_dns::rdata::{A, AAAA, RData};
 use simple_dns::{CLASS, Name as WireName, Packet, PacketFlag, ResourceRecord};
 
-use crate::ask::Name;
 use crate::limits::{DNS_ADDRESSES, DNS_ALIASES, DNS_OWN_TTL, DNS_RECORDS};
+use crate::request::Name;
 
 /// Bytes of a message's header.
 const HEADER: usize = 12;
@@ -30,7 +30,7 @@ const QR: u8 = 0x80;
 const OPCODE: u8 = 0x78;
 const TC: u8 = 0x02;
 const RD: u8 = 0x01;
-/// Of its fourth: recursion available, and the result.
+/// Bits of the fourth byte of the header: recursion available, and the result code.
 const RA: u8 = 0x80;
 const RCODE: u8 = 0x0f;
 
@@ -71,11 +71,11 @@ pub(crate) struct Query {
     /// Type of the records asked for.
     pub(crate) kind: u16,
     pub(crate) class: u16,
-    /// Where the question ends in the message.
+    /// Offset of the end of the question in the message.
     end: usize,
 }
 
-/// What an answer says of addresses.
+/// The addresses in an answer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Said {
     /// The name that was asked for, and those that it is an alias of.
@@ -90,9 +90,9 @@ pub(crate) struct Said {
 /// A message that is no query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bad {
-    /// It gets no answer: too short, or an answer itself.
+    /// The message gets no answer: it is too short, or an answer itself.
     Ignored,
-    /// It gets this answer.
+    /// The message gets this answer.
     Answered(Code),
 }
 
@@ -193,7 +193,7 @@ impl Query {
         matches!(self.kind, TYPE_SVCB | TYPE_HTTPS)
     }
 
-    /// What an answer to this query says of addresses: the name and its aliases lead to them.
+    /// The addresses in an answer to this query: the name and its aliases lead to them.
     pub(crate) fn resolved(&self, answer: &[u8]) -> Said {
         let kinds = [TYPE_A, TYPE_AAAA, TYPE_SVCB, TYPE_HTTPS, TYPE_ANY];
         let Some(first) = self.name.clone() else { return Said::default() };
@@ -261,12 +261,10 @@ pub(crate) fn has_failed(answer: &[u8]) -> bool {
     answer.get(3).is_some_and(|byte| failures.contains(&(byte & RCODE)))
 }
 
-/// The identifier of a message.
 pub(crate) fn id(message: &[u8]) -> u16 {
     word(message, 0).unwrap_or_default()
 }
 
-/// Gives a message another identifier.
 pub(crate) fn set_id(message: &mut [u8], id: u16) {
     if let Some(place) = message.first_chunk_mut() {
         *place = id.to_be_bytes();

@@ -1,4 +1,4 @@
-//! Whom to ask: the resolvers of the gateway's machine, followed when they change, or given ones.
+//! [`Resolver`]: the resolvers of the gateway's machine, followed when they change, or given ones.
 
 use std::fs;
 use std::io;
@@ -11,18 +11,18 @@ use resolv_conf::{Config, ScopedIp};
 
 use crate::limits::{RESOLV_CONF_BYTES, RESOLV_CONF_LOOK, RESOLVERS};
 
-/// Where DNS is spoken.
+/// The port of DNS.
 const PORT: u16 = 53;
 
 /// Whom the gateway asks for guests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Resolver {
-    /// Those of `/etc/resolv.conf`, as it is at the time.
+    /// The resolvers of `/etc/resolv.conf`, as it is at the time.
     #[default]
     Host,
     /// These, in order of preference.
     At(Vec<SocketAddr>),
-    /// Nobody: only the gateway's own names have addresses, all others are refused.
+    /// No resolver: only the gateway's own names have addresses, all others are refused.
     None,
 }
 
@@ -41,7 +41,7 @@ struct Followed {
     path: PathBuf,
     looked: Option<Instant>,
     stamp: Option<Stamp>,
-    /// It could not be read at the last look, which was said.
+    /// The file could not be read at the last check, which was logged.
     refused: bool,
 }
 
@@ -61,7 +61,7 @@ impl Resolvers {
         Self { file: None, list, preferred: 0 }
     }
 
-    /// Those of a file as `resolv.conf(5)` describes it.
+    /// The resolvers of a file as `resolv.conf(5)` describes it.
     pub(crate) fn following(path: &Path) -> Self {
         let file = Followed { path: path.into(), looked: None, stamp: None, refused: false };
         Self { file: Some(file), ..Self::fixed(Vec::new()) }
@@ -110,7 +110,6 @@ impl Resolvers {
         self.file.is_none() && self.list.is_empty()
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }

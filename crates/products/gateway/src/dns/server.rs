@@ -1,4 +1,4 @@
-//! The forwarder: queries of guests in, judged, answered here or passed on, answers out.
+//! [`DnsServer`]: the forwarder, which takes guests' queries, judges them, and answers them or passes them on.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -13,21 +13,21 @@ use super::own::OwnNames;
 use super::query::{self, Bad, Code, Query, Said};
 use super::resolvers::{Resolver, Resolvers};
 use super::upstream::{Asked, Done, Upstream, Way};
-use crate::ask::Name;
 use crate::limits::{DNS_BURST, DNS_DENIED, DNS_OWN_TTL, DNS_PER_SECOND, DNS_QUERY};
 use crate::policy::{Names, Resolved, Rules};
 use crate::rate::Rate;
+use crate::request::Name;
 
-/// Where DNS is spoken.
+/// The port of DNS.
 const PORT: u16 = 53;
 
-/// What a guest is told of a name that a rule forbids.
+/// The answer about a name that a rule forbids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeniedName {
-    /// That it is not told (`REFUSED`): programs may ask another resolver.
+    /// A refusal (`REFUSED`): programs may ask another resolver.
     #[default]
     Refused,
-    /// That there is no such name (`NXDOMAIN`): programs give up.
+    /// "There is no such name" (`NXDOMAIN`): programs give up.
     NxDomain,
 }
 
@@ -42,7 +42,7 @@ pub struct DnsConfig {
     pub own: OwnNames,
     /// Names that it does not ask for.
     pub rules: Arc<Rules>,
-    /// What it says of these.
+    /// The answer about names that rules forbid.
     pub denied: DeniedName,
 }
 
@@ -58,7 +58,7 @@ pagewire::parts::counters! {
         own,
         /// Forbidden by a rule.
         denied,
-        /// Of the forbidden ones, those of names that a denial has for some ports, whose addresses found no
+        /// The part of the forbidden ones whose names have a denial for some ports, and whose addresses found no
         /// room.
         denials_full,
         /// Malformed, or not supported (zone transfers, updates).
@@ -76,7 +76,7 @@ pagewire::parts::counters! {
     }
 }
 
-/// Who wants an answer.
+/// The receiver of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asker {
     Udp { socket: UdpId, from: SocketAddr },
@@ -86,7 +86,7 @@ pub(super) enum Asker {
 /// A resolver for the guest of one stack: it forwards queries unchanged to the resolvers of this
 /// machine, from sockets of the kernel, and remembers what it said of addresses.
 ///
-/// It has no thread. [`turn`](Self::turn) takes the stack's events; [`wait_fd`](Self::wait_fd)
+/// The server has no thread. [`turn`](Self::turn) takes the stack's events; [`wait_fd`](Self::wait_fd)
 /// becomes readable when a resolver has answered; [`poll_timeout`](Self::poll_timeout) is when one
 /// takes too long. So it is a [`Service`](pagewire::services::Service), or a part of one.
 pub struct DnsServer {
@@ -102,7 +102,7 @@ pub struct DnsServer {
     rate: Rate,
     /// Names that were refused, for whoever writes that down.
     refused: VecDeque<Option<Name>>,
-    /// Those beyond [`DNS_DENIED`].
+    /// Number of refused names beyond [`DNS_DENIED`].
     untold: u64,
     counters: DnsCounters,
     buffer: Box<[u8]>,
@@ -115,7 +115,6 @@ impl fmt::Debug for DnsServer {
     }
 }
 
-/// What becomes of a query.
 enum Decision {
     Answer(Vec<u8>),
     Forward(Query),
@@ -185,12 +184,12 @@ impl DnsServer {
         self.upstream.wait_fd()
     }
 
-    /// What the guest was told of addresses.
+    /// The names of addresses that the guest was given.
     pub fn names(&mut self) -> &mut Names {
         &mut self.names
     }
 
-    /// Those of the names that our own settings give this address: nobody else chose it.
+    /// The part of the names that the gateway's own settings give this address: no stranger chose it.
     pub(crate) fn given(&self, names: &[Name], address: IpAddr) -> Arc<[Name]> {
         let gives = |name: &&Name| self.own.get(name).is_some_and(|all| all.contains(&address));
         names.iter().filter(gives).cloned().collect()
@@ -311,7 +310,7 @@ impl DnsServer {
         Decision::Forward(query)
     }
 
-    /// What the guest is told of a name that a rule forbids.
+    /// The answer about a name that a rule forbids.
     fn deny(&mut self, query: &Query, message: &[u8]) -> Decision {
         self.note_denied(query);
         let code = match self.denied {
@@ -384,7 +383,7 @@ impl DnsServer {
                 if self.learn(now, &asked.query, &answer) {
                     answer
                 } else {
-                    // Without hints for a service, the name is still told.
+                    // Without hints for a service, the addresses of the name are still answered.
                     if !asked.query.is_about_service() {
                         self.note_denied(&asked.query);
                     }

@@ -76,7 +76,6 @@ impl World {
         panic!("it never settles");
     }
 
-    /// Waits until a resolver has answered.
     fn wait(&mut self) {
         assert!(is_readable(&self.server, REAL), "no resolver answered");
         self.settle();
@@ -148,7 +147,6 @@ fn with_length(message: &[u8]) -> Vec<u8> {
     [&(message.len() as u16).to_be_bytes(), message].concat()
 }
 
-/// An answer with one address.
 fn reply(message: &[u8], address: [u8; 4]) -> Vec<u8> {
     reply_of(message, &[address])
 }
@@ -164,7 +162,6 @@ fn reply_of(message: &[u8], addresses: &[[u8; 4]]) -> Vec<u8> {
     reply.build_bytes_vec_compressed().unwrap()
 }
 
-/// A resolver of the test.
 struct Fake(UdpSocket);
 
 impl Fake {

@@ -1,4 +1,4 @@
-//! Exchanges with resolvers, by sockets of this machine's kernel.
+//! Exchanges with resolvers over UDP and TCP, by sockets of this machine's kernel.
 //!
 //! Each attempt has a socket of its own, connected to its resolver: nobody else's answer gets in,
 //! its port is one that strangers have to guess (RFC 5452 section 9.2), and a resolver that is down
@@ -22,7 +22,7 @@ use crate::limits::{DNS_IN_FLIGHT, DNS_MESSAGE, DNS_TIME, DNS_TRY_TIME};
 /// Events taken by one system call.
 const EVENTS: usize = 64;
 
-/// How a query travels.
+/// The transport of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Udp,
@@ -33,7 +33,7 @@ pub(super) enum Way {
 #[derive(Debug)]
 pub(super) struct Asked<A> {
     pub(super) asker: A,
-    /// As the guest sent it.
+    /// The query as the guest sent it.
     pub(super) message: Vec<u8>,
     pub(super) query: Query,
     pub(super) way: Way,
@@ -70,14 +70,13 @@ struct Attempt {
     socket: OwnedFd,
     resolver: SocketAddr,
     until: Instant,
-    /// What is to be sent, behind its length with TCP.
+    /// Bytes to be sent; with TCP the length comes first.
     sent: Vec<u8>,
     written: usize,
-    /// What came by TCP so far.
+    /// Bytes received by TCP so far.
     read: Vec<u8>,
 }
 
-/// What became of an attempt.
 enum Progress {
     Waits,
     Answered(Vec<u8>),
@@ -88,7 +87,7 @@ pub(super) struct Upstream<A> {
     epoll: OwnedFd,
     exchanges: Slab<Exchange<A>>,
     next: u32,
-    /// Not later than the first deadline.
+    /// A lower bound of the first deadline.
     due: Instant,
     buffer: Box<[u8]>,
     pub(super) counts: Counts,
@@ -115,7 +114,6 @@ impl<A> Upstream<A> {
         (self.due < Instant::FAR).then_some(self.due)
     }
 
-    /// Queries that are on their way.
     pub(super) fn len(&self) -> usize {
         self.exchanges.len()
     }
@@ -309,7 +307,7 @@ impl Attempt {
             match send(&self.socket, rest, SendFlags::NOSIGNAL) {
                 Ok(n) => self.written += n,
                 Err(Errno::INTR) => {}
-                // Not connected yet, or no room.
+                // The socket is not connected yet, or has no room.
                 Err(Errno::AGAIN | Errno::NOTCONN) => return Progress::Waits,
                 Err(_) => return Progress::Failed,
             }

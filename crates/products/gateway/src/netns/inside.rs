@@ -1,4 +1,4 @@
-//! The helper's side: it enters the namespaces, makes the tap, and becomes the program.
+//! The helper process: it enters the namespaces, makes the tap, and becomes the program.
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-use super::wire::{FAILED, GO, MAPS, NETWORK, NOT_EXECUTED, READY, Ready, Wire};
+use super::helper_socket::{FAILED, GO, MAPS, NETWORK, NOT_EXECUTED, READY, Ready, Wire};
 use super::{InsideNetwork, Namespace, mounts, sys};
 
 /// The first argument of a helper; its socket's number, its namespace, and the program follow.
@@ -119,7 +119,7 @@ fn make_tap(wire: &Wire, place: &Namespace) -> Result<(), Stop> {
     no_tracing()?;
     let network = expect_network(wire)?;
     match place {
-        // One file says all: the number may be another process's at the next look.
+        // A single file is opened: by the next open, the number may be another process's.
         Namespace::Process(id) => enter(Path::new(&format!("/proc/{id}/ns/net")))?,
         Namespace::Path(path) => enter(path)?,
     }
@@ -132,7 +132,7 @@ fn no_tracing() -> Result<(), Stop> {
     done.map_err(|e| Stop::because("forbid tracing")(e.into()))
 }
 
-/// What somebody can do who may not enter a namespace.
+/// The advice for a user who may not enter a namespace.
 fn not_permitted() -> &'static str {
     match geteuid().is_root() {
         true => ": a container's profile, or another user namespace, forbids it",
@@ -171,7 +171,7 @@ fn enter(path: &Path) -> Result<(), Stop> {
             Stop::because(format!("{what}{advice}"))(e.into())
         })
     };
-    // Without one that can be asked for, the next step says what is wrong.
+    // Without an owner that can be found, the next step reports the error.
     if let Ok(owner) = sys::owner(file.as_fd()).map(File::from)
         && !is_own(&owner, "user")?
     {
@@ -213,7 +213,7 @@ fn allow_to_all() -> Vec<String> {
     if let Err(e) = set("ipv4/ip_unprivileged_port_start", "0") {
         notes.push(format!("ports below 1024 are for root only in there: {e}"));
     }
-    // All groups, where all are known in this user namespace.
+    // Allows all groups, where all are mapped in this user namespace.
     let ping = "ipv4/ping_group_range";
     if let Err(e) = set(ping, "0 2147483647").or_else(|_| set(ping, &format!("{group} {group}"))) {
         notes.push(format!("ping is for root only in there: {e}"));

@@ -1,4 +1,4 @@
-//! How long others need a namespace. A tap keeps it, so its end is not seen at the tap.
+//! [`Lifetime`]: whether others still need a namespace. A tap keeps its namespace, so the end is not visible at the tap.
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,10 +26,10 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// That of a namespace, from now on. A file below `/proc/NUMBER` lives as long as that process.
+    /// The lifetime of a namespace, from now on. A file below `/proc/NUMBER` lives as long as that process.
     ///
     /// # Errors
-    /// Those of the system: there is no such process, or no such file.
+    /// Errors of the system: there is no such process, or no such file.
     pub fn of(place: &Namespace) -> io::Result<Self> {
         let path = match place {
             Namespace::Process(id) => return Self::of_process(pid(*id)?),
@@ -74,7 +74,7 @@ impl Lifetime {
         let mut events = Reader::new(&self.fd, &mut room);
         while let Ok(event) = events.next() {
             let is_it = event.file_name().is_some_and(|n| n.to_bytes() == file.as_encoded_bytes());
-            // Without a name, it is the directory that is gone; an overflow hides which it was.
+            // An event without a name means that the directory is gone; an overflow hides which file it was.
             let whole = event.events().intersects(
                 ReadFlags::DELETE_SELF
                     | ReadFlags::MOVE_SELF

@@ -27,13 +27,13 @@
 //! network is the tap, whose other end the gateway has. It still reaches what it reaches by other
 //! ways than IP, such as Unix sockets in the file system.
 
+mod helper_socket;
 mod inside;
 mod lifetime;
 mod mounts;
 mod outside;
 mod program;
 pub(crate) mod sys;
-mod wire;
 
 use std::io;
 use std::net::IpAddr;
@@ -46,14 +46,14 @@ pub use lifetime::Lifetime;
 pub use outside::tap_in;
 pub use program::{Change, Program, ProgramError};
 
-/// What the kernel inside of a namespace is told.
+/// The network settings inside of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InsideNetwork {
     /// Name of the tap there, up to 15 bytes.
     pub tap: String,
     /// Largest IP packet, in bytes: 1,280 to 65,521.
     pub mtu: usize,
-    /// Its addresses with the lengths of their networks, as in `10.0.2.15/24`.
+    /// The addresses with the lengths of their networks, as in `10.0.2.15/24`.
     pub addresses: Vec<String>,
     /// The gateway's addresses in these networks: the ways to everywhere else.
     pub routers: Vec<IpAddr>,
@@ -62,7 +62,7 @@ pub struct InsideNetwork {
 }
 
 impl InsideNetwork {
-    /// As lines of text.
+    /// The settings as lines of text.
     fn encode(&self) -> String {
         let Self { tap, mtu, addresses, routers, resolvers } = self;
         let mut text = format!("tap {tap}\nmtu {mtu}\n");
@@ -94,7 +94,7 @@ impl InsideNetwork {
 /// needed if that belongs to the same user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Namespace {
-    /// That of a process.
+    /// The namespace of a process.
     Process(u32),
     /// A file such as `/run/netns/NAME`.
     Path(PathBuf),
@@ -117,7 +117,7 @@ pub enum NetnsError {
     /// This process could not do its part.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// The system's error.
         #[source]

@@ -8,7 +8,7 @@
 //!   /proc/sys but net, /proc/sysrq-trigger of root's programs: only to be read
 //! ```
 //!
-//! All else stays the host's, and later mounts of the host appear here too.
+//! All other files stay the host's, and later mounts of the host appear here, too.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
@@ -98,7 +98,7 @@ pub(super) fn resolve_by(resolvers: &[IpAddr]) -> io::Result<Vec<String>> {
     let text = resolv_conf(resolvers, &fs::read_to_string(RESOLV_CONF).unwrap_or_default());
     let target = fs::canonicalize(RESOLV_CONF);
     let mut notes = Vec::new();
-    // Before that directory is covered.
+    // The check comes before that directory is covered.
     if !Path::new(RESOLVE_SOCKET).exists()
         && asks_resolved(&fs::read_to_string(NSSWITCH).unwrap_or_default())
         && let Ok(bus) = fs::canonicalize(BUS)
@@ -141,7 +141,7 @@ fn cover(directory: &Path) -> io::Result<()> {
 
 /// A file in memory over `file`.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
-    // Its directory is covered for a moment, so that there is a place to make the file in.
+    // The file's directory is covered for a moment, so that there is a place to make the file in.
     let directory = file.parent().unwrap_or(Path::new("/"));
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let old = rustix::fs::open(file, flags, Mode::empty())?;

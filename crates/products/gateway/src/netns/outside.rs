@@ -1,4 +1,4 @@
-//! This process's side: it starts the helper, writes its user map, and takes the tap.
+//! The parent process: it starts the helper, writes its user map, and takes the tap.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,8 +12,8 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{CapabilitySet, capabilities};
 
+use super::helper_socket::{FAILED, MAPS, NETWORK, READY, Ready, Wire};
 use super::inside::arguments;
-use super::wire::{FAILED, MAPS, NETWORK, READY, Ready, Wire};
 use super::{InsideNetwork, Lifetime, Namespace, NetnsError};
 
 /// Makes a tap in a network namespace that exists; it vanishes when its descriptors are closed.
@@ -30,7 +30,7 @@ pub fn tap_in(
     let mut helper = Helper::start(&own_program(), Some(place), network, &[])?;
     let (parts, _) = helper.tap()?;
     let _ = helper.child.wait();
-    // Its number may have become another process's, whose namespace this would be.
+    // The process number may be another process's by now, and then this is another namespace.
     if lifetime.is_over() {
         return Err(NetnsError::Inside("the namespace's process has ended".into()));
     }

@@ -1,4 +1,4 @@
-//! A program in namespaces of its own.
+//! [`Program`]: a child process in namespaces of its own.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,14 +10,14 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
 };
 
+use super::helper_socket::{GO, NOT_EXECUTED};
 use super::outside::{Helper, own_program};
-use super::wire::{GO, NOT_EXECUTED};
 use super::{InsideNetwork, NetnsError};
 
 /// A program whose only network is a tap: prepared by [`new`](Self::new), begun by
 /// [`begin`](Self::begin).
 ///
-/// It is a child of this process, in its process group, with its terminal, directory, environment
+/// The program is a child of this process, in the same process group, with the same terminal, directory, environment
 /// and descriptors. Dropped before it began, it never runs; afterwards it is left alone.
 #[derive(Debug)]
 pub struct Program {
@@ -27,23 +27,23 @@ pub struct Program {
     begun: bool,
 }
 
-/// How a program did not begin.
+/// The reason why a program did not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// It could not be executed.
+    /// The program could not be executed.
     #[error("{0}")]
     NotExecuted(io::Error),
-    /// It ended before that.
+    /// The helper ended before that.
     #[error(transparent)]
     Netns(#[from] NetnsError),
 }
 
-/// What became of a program.
+/// A change of a program's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It was stopped, and can be continued.
+    /// The program was stopped, and can be continued.
     Stopped,
-    /// It ended, with this status.
+    /// The program ended, with this status.
     Exited(i32),
     /// A signal ended it.
     Killed(i32),
@@ -84,12 +84,12 @@ impl Program {
         Ok((Self { helper, pidfd, notes, begun: false }, parts))
     }
 
-    /// What could not be set up inside and is not essential; a line each.
+    /// Settings inside that failed and are not essential; a line each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Its process identifier.
+    /// The process identifier.
     pub fn id(&self) -> u32 {
         self.helper.child.id()
     }
@@ -117,11 +117,11 @@ impl Program {
     /// A way to send it signals from other threads.
     ///
     /// # Errors
-    /// Those of the system: no descriptor is left.
+    /// Errors of the system: no descriptor is left.
     pub fn signals(&self) -> io::Result<impl Fn(i32) + Send + 'static + use<>> {
         let pidfd = self.pidfd.try_clone()?;
         Ok(move |number: i32| {
-            // It may have ended. An ordinary user may not signal a program that became another's.
+            // The program may have ended. An ordinary user may not signal a program that became another's.
             if let Some(signal) = Signal::from_named_raw(number) {
                 let _ = pidfd_send_signal(&pidfd, signal);
             }
@@ -131,7 +131,7 @@ impl Program {
     /// Waits until it is stopped or ends.
     ///
     /// # Errors
-    /// Those of the system: another part of this process waits for all its children.
+    /// Errors of the system: another part of this process waits for all its children.
     pub fn wait(&mut self) -> io::Result<Change> {
         let id = pid(&self.helper)?;
         loop {
@@ -156,7 +156,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if !self.begun {
-            // By its descriptor: behind a sandbox there may be no other way.
+            // The signal goes by the descriptor: behind a sandbox there may be no other way.
             let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
             let _ = self.helper.child.wait();
         }

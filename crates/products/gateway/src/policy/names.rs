@@ -1,4 +1,4 @@
-//! What the guest was told about addresses: the names behind which our resolver found them.
+//! [`Names`]: the names behind which our resolver found the addresses that it gave the guest.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -7,53 +7,52 @@ use std::time::Duration;
 
 use pagewire::services::Instant;
 
-use crate::ask::Name;
 use crate::limits::{
     DENIED_NAMES, NAME_GRACE, NAME_TIME, NAMED_ADDRESSES, NAMED_BYTES, NAMES_OF_ADDRESS,
 };
+use crate::request::Name;
 
-/// What an answer of the resolver says: each of these names leads to each of these addresses.
+/// The contents of a resolver's answer: each of these names leads to each of these addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolved {
     /// The name that was asked for, and those that it is an alias of.
     pub names: Vec<Name>,
-    /// Addresses, and for how long the answer says so.
+    /// Addresses, each with its time to live.
     pub addresses: Vec<(IpAddr, Duration)>,
 }
 
-/// Addresses with their names, as one guest was told; the oldest make way for new ones.
+/// Addresses with the names that one guest has for them; the oldest make way for new ones.
 #[derive(Debug, Default)]
 pub struct Names {
     pub(super) known: HashMap<IpAddr, Known>,
     /// Addresses by the time of the last answer that has them: the oldest first.
     pub(super) order: BTreeMap<u64, IpAddr>,
-    /// Number of the next answer.
     pub(super) next: u64,
     /// Bytes of all names, each counted for each of its addresses.
     pub(super) bytes: usize,
     /// Names that denials have, by the addresses to which they have led: for good.
     denied: HashMap<IpAddr, Arc<[Name]>>,
-    /// How many there are.
+    /// Number of denied names, each counted for each of its addresses.
     denied_len: usize,
     none: Arc<[Name]>,
 }
 
-/// There is no room to remember where a denied name leads.
+/// The error that there is no room to remember where a denied name leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
 #[derive(Debug)]
 pub(super) struct Known {
-    /// The latest first, each until its time.
+    /// Names, the latest first, each with its end.
     names: Vec<(Name, Instant)>,
-    /// What is handed out, until the first of them is over.
+    /// The list that is handed out, valid until the first name ends.
     list: Arc<[Name]>,
     until: Instant,
     order: u64,
 }
 
 impl Names {
-    /// Notes what the guest is being told. A name stays for its time and [`NAME_GRACE`], at least
+    /// Notes an answer that the guest gets. A name stays for its time and [`NAME_GRACE`], at least
     /// for [`NAME_TIME`]: programs connect later than they ask.
     pub fn learn(&mut self, now: Instant, answer: &Resolved) {
         for (address, ttl) in &answer.addresses {
@@ -79,8 +78,8 @@ impl Names {
         }
     }
 
-    /// Notes for good that a name that a denial has leads to these addresses. A name is left out where
-    /// one that `stands_for` it is there already.
+    /// Notes for good that a name with a denial leads to these addresses. The name is left out where
+    /// another one that `stands_for` it is there already.
     ///
     /// # Errors
     /// If there is no room. Then the guest must not learn where the name leads.
@@ -105,7 +104,7 @@ impl Names {
         Ok(())
     }
 
-    /// The names of an address that denials have, whenever the guest was told of them.
+    /// The names of an address that denials have, however long ago the guest learned it.
     pub(crate) fn denied(&self, address: IpAddr) -> Arc<[Name]> {
         Arc::clone(self.denied.get(&address).unwrap_or(&self.none))
     }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use pagewire::services::Instant;
 
 use super::{Names, Resolved};
-use crate::ask::Name;
 use crate::limits::{
     DENIED_NAMES, NAME_GRACE, NAME_TIME, NAMED_ADDRESSES, NAMED_BYTES, NAMES_OF_ADDRESS,
 };
+use crate::request::Name;
 
 fn answer(names: &[&str], addresses: &[(&str, u64)]) -> Resolved {
     Resolved {

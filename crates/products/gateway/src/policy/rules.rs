@@ -1,4 +1,4 @@
-//! Rules: pure decisions from addresses, ports, protocols and names. Read [`Rules::judge`] first.
+//! [`Rules`]: pure decisions from addresses, ports, protocols and names. Read [`Rules::judge`] first.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,12 +7,12 @@ use std::sync::LazyLock;
 
 use pagewire::Cidr;
 
-use crate::ask::{Ask, Direction, Judge, Name, Protocol, Verdict};
 use crate::limits::RULES;
+use crate::request::{Ask, Direction, Judge, Name, Protocol, Verdict};
 
-/// What guests may reach. The order: what no guest reaches unless a rule names it (loopback,
-/// link-local and metadata addresses), denials, permissions; if there are permissions, they are
-/// all that is permitted.
+/// The destinations that guests may reach. The order of decisions: addresses that no guest reaches unless a rule
+/// names them (loopback, link-local and metadata addresses), denials, permissions; if there are permissions, they
+/// are all that is permitted.
 ///
 /// A permission by name is for addresses on the Internet: whoever has the name chooses its addresses,
 /// so it opens neither private networks nor this machine's own addresses. Those need a permission by
@@ -76,7 +76,7 @@ impl Rules {
         self
     }
 
-    /// Checks the number of rules, each of which is looked at for each new connection, and the prefixes of
+    /// Checks the number of rules, each of which is compared with each new connection, and the prefixes of
     /// translators.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl Rules {
         all.any(|addr| PRIVATE.iter().any(|range| range.contains(addr)))
     }
 
-    /// Whether the rule permits this: as [`Rule::matches`], but a name that others gave does not lead
+    /// Whether the rule permits the flow: as [`Rule::matches`], but a name that strangers chose does not lead
     /// into private networks, nor to the gateway's machine.
     fn permits(&self, rule: &Rule, ask: &Ask) -> bool {
         match &rule.what {
@@ -121,7 +121,7 @@ impl Rules {
         }
     }
 
-    /// Whether the rule denies this, or where a translator takes it, or what it once was.
+    /// Whether the rule denies the flow, its destination behind a translator, or a name that the address once had.
     fn denies(&self, rule: &Rule, ask: &Ask) -> bool {
         let leads_to = |net: &Cidr| self.translated(ask.to.ip()).any(|inner| net.contains(inner));
         let elsewhere = match &rule.what {
@@ -154,7 +154,7 @@ impl Rules {
         if self.translated(to).any(|inner| is_no_host(inner) || is_closed(inner)) {
             return Verdict::Prohibit;
         }
-        // What an address is mapped to was judged as that address.
+        // The target of a mapping was judged as the mapped address.
         let permitted = |rule: &&Rule| self.permits(rule, ask);
         let opened = |range: &Cidr| {
             ask.mapped || self.allow.iter().filter(permitted).any(|rule| rule.lies_in(range))
@@ -186,12 +186,12 @@ impl Rules {
 }
 
 impl Rules {
-    /// Denials of some names. One of all names needs no names: it is a denial of every address.
+    /// Denials of some names. A denial of all names needs none: it is a denial of every address.
     fn named_denials(&self) -> impl Iterator<Item = &Rule> {
         self.deny.iter().filter(|rule| matches!(&rule.what, Pattern::Name(glob) if !glob.is_any()))
     }
 
-    /// Whether where some names lead must be remembered, because denials have these.
+    /// Whether the addresses of some names must be remembered, because denials have these names.
     pub(crate) fn denies_names(&self) -> bool {
         self.named_denials().next().is_some()
     }
@@ -236,14 +236,14 @@ static CLOSED: LazyLock<Vec<Cidr>> = LazyLock::new(|| {
         // Link-local, where most clouds have their metadata service.
         v4(169, 254, 0, 0, 16),
         v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10),
-        // Those of Azure ("WireServer"), Alibaba Cloud and Oracle Cloud.
+        // Metadata addresses of Azure ("WireServer"), Alibaba Cloud and Oracle Cloud.
         v4(168, 63, 129, 16, 32),
         v4(100, 100, 100, 200, 32),
         v4(192, 0, 0, 192, 32),
-        // Those of EC2 and Scaleway over IPv6, which have several in one network.
+        // Metadata addresses of EC2 and Scaleway over IPv6, which have several in one network.
         v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0], 32),
         v6([0xfd00, 0x42, 0, 0, 0, 0, 0, 0], 32),
-        // Those of Google Cloud and Oracle Cloud.
+        // Metadata addresses of Google Cloud and Oracle Cloud over IPv6.
         v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128),
         v6([0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe], 128),
     ])
@@ -276,7 +276,7 @@ fn is_closed(addr: IpAddr) -> bool {
 /// Lengths of translators' prefixes in bits (RFC 6052 section 2.2).
 const LENGTHS: [u8; 6] = [32, 40, 48, 56, 64, 96];
 
-/// The IPv4 address behind a translator's prefix of so many bits. RFC 6052 section 2.2: "Bits 64 to 71 of
+/// The IPv4 address behind a translator's prefix of this number of bits. RFC 6052 section 2.2: "Bits 64 to 71 of
 /// the address are reserved", so the address goes around them.
 fn embedded(addr: Ipv6Addr, prefix: u8) -> Option<[u8; 4]> {
     let octets = addr.octets().into_iter().enumerate();
@@ -318,7 +318,7 @@ pub(super) fn translated(addr: IpAddr) -> impl Iterator<Item = IpAddr> {
     found.into_iter().flatten().map(IpAddr::from)
 }
 
-/// What no rule opens, because it is no host's address, or another way to write one. A kernel takes
+/// Whether an address is one that no rule opens: no host's address, or another way to write one. A kernel takes
 /// 0.0.0.0 for its loopback address.
 fn is_no_host(addr: IpAddr) -> bool {
     match addr {
@@ -328,7 +328,7 @@ fn is_no_host(addr: IpAddr) -> bool {
     }
 }
 
-/// What a rule is about, its ports and its protocol; written `WHAT[:PORTS][/PROTOCOL]`.
+/// A rule: a destination, its ports and its protocol; written `WHAT[:PORTS][/PROTOCOL]`.
 ///
 /// `WHAT` is an address, a network (`10.0.0.0/8`), the word `host` for the gateway's own machine,
 /// or a name, in which `*` stands for any characters, dots included. A name matches the addresses
@@ -339,7 +339,7 @@ fn is_no_host(addr: IpAddr) -> bool {
 /// `PROTOCOL` is `tcp`, `udp` or `icmp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What it is about.
+    /// The destination.
     pub what: Pattern,
     /// Ports of the destination; `None`: all.
     pub ports: Option<Ports>,
@@ -347,14 +347,14 @@ pub struct Rule {
     pub protocol: Option<Protocol>,
 }
 
-/// Where a rule applies.
+/// The destinations that a rule applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// Destinations in a network.
     Net(Cidr),
     /// Destinations on the gateway's own machine.
     Host,
-    /// Destinations whose address the guest has from our resolver by such a name.
+    /// Destinations whose address our resolver gave the guest for a matching name.
     Name(Glob),
 }
 
@@ -368,7 +368,7 @@ pub struct Ports {
 }
 
 impl Rule {
-    /// Whether the rule is about this.
+    /// Whether the rule applies to the flow.
     pub fn matches(&self, ask: &Ask) -> bool {
         self.matches_service(ask)
             && match &self.what {
@@ -378,12 +378,12 @@ impl Rule {
             }
     }
 
-    /// Whether the rule is about this name.
+    /// Whether the rule has a pattern that matches the name.
     fn has_name(&self, name: &Name) -> bool {
         matches!(&self.what, Pattern::Name(glob) if glob.matches(name))
     }
 
-    /// Whether the rule is about this protocol and port.
+    /// Whether the rule applies to the flow's protocol and port.
     fn matches_service(&self, ask: &Ask) -> bool {
         if self.protocol.is_some_and(|protocol| protocol != ask.protocol) {
             return false;
@@ -400,7 +400,7 @@ impl Rule {
         self.ports.is_none() && self.protocol.is_none()
     }
 
-    /// Whether it names a part of this range, and not a larger one that has the range in it.
+    /// Whether the rule names a part of this range, and not a larger network that includes the range.
     fn lies_in(&self, range: &Cidr) -> bool {
         match &self.what {
             Pattern::Net(net) => net.prefix() >= range.prefix() && range.contains(net.addr()),
@@ -414,12 +414,12 @@ impl Rule {
 pub struct Glob(Box<str>);
 
 impl Glob {
-    /// Whether the whole name is so.
+    /// Whether the whole name matches.
     pub fn matches(&self, name: &Name) -> bool {
         glob(self.0.as_bytes(), name.as_str().as_bytes())
     }
 
-    /// Whether every name is so.
+    /// Whether every name matches.
     fn is_any(&self) -> bool {
         self.0.bytes().all(|byte| byte == b'*')
     }
@@ -454,12 +454,12 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuleError {
-    /// Nothing in front of ports and protocol.
+    /// The destination in front of ports and protocol is missing.
     #[error(
         "'{0}' is no rule: write an address, a network or a name, then [:PORTS][/tcp|udp|icmp]"
     )]
     Empty(String),
-    /// What is in front of the ports is neither.
+    /// The text in front of the ports is neither an address, nor a network, nor a name.
     #[error("'{0}' is neither an address, nor a network, nor a name")]
     What(String),
     /// The ports are no numbers, or the range is empty.
@@ -468,7 +468,7 @@ pub enum RuleError {
     /// Echo requests have no ports.
     #[error("'{0}': icmp has no ports")]
     EchoPorts(String),
-    /// No prefix of a translator.
+    /// The text is no prefix of a translator.
     #[error(
         "'{0}' is no prefix of NAT64: that is an IPv6 network of 32, 40, 48, 56, 64 or 96 bits"
     )]
@@ -476,7 +476,7 @@ pub enum RuleError {
     /// More rules than are looked at for each connection.
     #[error("{given} rules given, at most {RULES} are supported")]
     TooMany {
-        /// How many.
+        /// The number of rules.
         given: usize,
     },
 }
@@ -519,7 +519,7 @@ impl FromStr for Rule {
     }
 }
 
-/// What the rule is about, and its ports.
+/// Splits a rule's text into the destination and the ports.
 fn parts(text: &str) -> (&str, Option<&str>) {
     if let Some((inside, behind)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         // A prefix length may stand behind the brackets or inside.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::rules::translated;
 use super::{Rule, RuleError, Rules};
-use crate::ask::{Ask, Direction, GuestId, Judge, Name, Protocol, Verdict};
+use crate::request::{Ask, Direction, GuestId, Judge, Name, Protocol, Verdict};
 
 fn ask(protocol: Protocol, to: &str, names: &[&str]) -> Ask {
     let from = "10.0.2.15:4000".parse().unwrap();

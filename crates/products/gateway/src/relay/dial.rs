@@ -1,15 +1,16 @@
-//! From a guest's SYN to a connection: the rules are asked, then the far side is dialled, and only
-//! its answer is the guest's.
+//! Dials: what happens from a guest's SYN to a connection. Rules judge the request, then the far side is dialled,
+//! and its answer becomes the guest's.
 //!
 //! ```text
-//!   SYN --> judged --> waits for a place --> dialled --> accepted: a pair
+//!   SYN --> judged --> waits for a slot --> dialled --> accepted: a pair
 //!             \              \                  \
 //!              refused        given up           refused, unreachable, silence
 //! ```
 //!
+//! [`Dials`] owns the requests and the queues. The methods of [`Relay`] below it take one step each, in this order:
+//! [`handle_requests`](Relay::handle_requests), [`admit`](Relay::admit), [`handle_dialled`](Relay::handle_dialled).
 //! The stack keeps the guest's request meanwhile, and absorbs repeated SYNs; when the guest gives
-//! up, the dial is cancelled. Read [`Relay::handle_requests`] first.
-
+//! up, the dial is cancelled.
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -24,14 +25,14 @@ use rustix::net::sockopt;
 use super::dialler::Dialled;
 use super::pair::Pair;
 use super::{Flow, Relay};
-use crate::ask::{How, Protocol};
-use crate::context::{Denial, Judged, Passed};
+use crate::context::{Denial, FlowRecord, JudgedFlow};
 use crate::limits::{
     CONNECTS_BURST, CONNECTS_PER_SECOND, DIAL_FAIR, DIAL_RETRY, DIALS, DIALS_PER_DESTINATION,
     FAILED_CONNECT_COSTS, LARGE_BUFFERS, LEAVES_BURST, LEAVES_PER_SECOND, LEFT_DESTINATIONS,
     LEFT_LOOK, SMALL_BUFFER,
 };
 use crate::rate::Rate;
+use crate::request::{How, Protocol};
 use crate::udp::errors;
 
 /// Stale entries that lists keep, beside as many as there are others, before they are packed.
@@ -39,40 +40,40 @@ const STALE: usize = 64;
 
 /// Requests that have no answer yet.
 pub(super) struct Dials {
-    asked: HashMap<RequestId, Asked>,
-    /// Allowed, and without a place among the dials; entries may be stale.
+    requests: HashMap<RequestId, PendingRequest>,
+    /// Requests that are allowed and have no dial yet; entries may be stale.
     waiting: VecDeque<RequestId>,
-    /// Those that wait for a port to their destination, and when the first of these has one: until then
-    /// no turn looks at them. Entries may be stale.
+    /// Requests that wait for a port to their destination, and when the first of these ports is free: until then
+    /// no turn checks them. Entries may be stale.
     parked: VecDeque<RequestId>,
     parked_until: Instant,
     /// Dials, the oldest first; entries may be stale.
     oldest: VecDeque<(Instant, RequestId)>,
-    /// Dials that have no answer yet, in all and for each destination.
+    /// Number of dials without an answer, in all and for each destination.
     in_flight: usize,
     by_destination: HashMap<IpAddr, usize>,
     rate: Rate,
-    /// Connections to each destination that the guest ended first.
-    left: HashMap<SocketAddr, Rate>,
-    /// Nothing is dialled before, for want of descriptors or ports.
-    rest_until: Option<Instant>,
-    /// When to look at those that wait again.
+    /// Connections to each destination that the guest ended first: their ports are in TIME-WAIT.
+    time_wait: HashMap<SocketAddr, Rate>,
+    /// No dial begins before this time, for want of descriptors or memory.
+    paused_until: Option<Instant>,
+    /// The time to check waiting requests again.
     retry_at: Option<Instant>,
 }
 
-/// A guest's request.
-struct Asked {
-    passed: Passed,
-    stage: Stage,
-    /// It found no place at first.
+/// A guest's request without an answer.
+struct PendingRequest {
+    passed: FlowRecord,
+    stage: DialStage,
+    /// The request found no slot at first, which was counted.
     waited: bool,
 }
 
 #[derive(Clone, Copy)]
-enum Stage {
-    /// To be dialled at this address.
+enum DialStage {
+    /// The request waits to be dialled at this address.
     Waiting(SocketAddr),
-    /// Being dialled there, with its flow in this place.
+    /// The address is being dialled, and the flow is in this slot.
     Dialling(SocketAddr, u32),
 }
 
@@ -80,25 +81,24 @@ enum Stage {
 pub(super) struct Dialling {
     pub(super) socket: OwnedFd,
     request: RequestId,
-    /// What the socket was ready for when it was connected.
+    /// The events of the socket so far.
     ready: EventFlags,
 }
 
-/// Whether there is a place for a dial.
-enum Place {
+/// Whether there is a slot for a dial.
+enum DialSlot {
     Free,
-    /// None at all for now.
+    /// There is no slot at all for now.
     Full,
-    /// None for this destination.
     Crowded,
-    /// No port for this destination before this time.
+    /// There is no port for this destination before this time.
     NoPort(Instant),
 }
 
 impl Dials {
     pub(super) fn new() -> Self {
         Self {
-            asked: HashMap::new(),
+            requests: HashMap::new(),
             waiting: VecDeque::new(),
             parked: VecDeque::new(),
             parked_until: Instant::ZERO,
@@ -106,8 +106,8 @@ impl Dials {
             in_flight: 0,
             by_destination: HashMap::new(),
             rate: Rate::new(CONNECTS_PER_SECOND, CONNECTS_BURST),
-            left: HashMap::new(),
-            rest_until: None,
+            time_wait: HashMap::new(),
+            paused_until: None,
             retry_at: None,
         }
     }
@@ -117,52 +117,51 @@ impl Dials {
     }
 
     /// Whether no request waits for an answer.
-    pub(super) fn are_none(&self) -> bool {
-        self.asked.is_empty()
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
     }
 
-    /// Dials that have no answer yet.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Notes a connection that the guest has ended first: its port waits. (To loopback addresses Linux
-    /// takes such a port again after a second.)
-    pub(super) fn note_left(&mut self, now: Instant, to: SocketAddr) {
+    /// Counts a connection that the guest has ended first: its port stays in TIME-WAIT. (To loopback addresses Linux
+    /// reuses such a port after a second.)
+    pub(super) fn note_time_wait(&mut self, now: Instant, to: SocketAddr) {
         if to.ip().is_loopback() {
             return;
         }
-        if self.left.len() >= LEFT_DESTINATIONS && !self.left.contains_key(&to) {
-            let some = self.left.iter().take(LEFT_LOOK);
+        if self.time_wait.len() >= LEFT_DESTINATIONS && !self.time_wait.contains_key(&to) {
+            let some = self.time_wait.iter().take(LEFT_LOOK);
             let least = some.min_by_key(|(_, rate)| rate.busy_until()).map(|(to, _)| *to);
-            least.map(|to| self.left.remove(&to));
+            least.map(|to| self.time_wait.remove(&to));
         }
         let fresh = || Rate::new(LEAVES_PER_SECOND, LEAVES_BURST);
-        self.left.entry(to).or_insert_with(fresh).charge(now, 1);
+        self.time_wait.entry(to).or_insert_with(fresh).charge(now, 1);
     }
 
-    /// How many requests wait for a place, and for a port.
+    /// Numbers of requests that wait for a slot, and for a port.
     #[cfg(test)]
     pub(super) fn lists(&self) -> (usize, usize) {
         (self.waiting.len(), self.parked.len())
     }
 
-    /// How many connections to the destination are counted.
+    /// Number of connections to the destination in TIME-WAIT.
     #[cfg(test)]
-    pub(super) fn left(&self, now: Instant, to: SocketAddr) -> u32 {
-        let busy = self.left.get(&to).map_or(Instant::ZERO, Rate::busy_until);
+    pub(super) fn time_wait(&self, now: Instant, to: SocketAddr) -> u32 {
+        let busy = self.time_wait.get(&to).map_or(Instant::ZERO, Rate::busy_until);
         (busy.saturating_since(now) * LEAVES_PER_SECOND).as_secs() as u32
     }
 
-    /// Whether the destination has ports left; if not, when it has one.
+    /// Whether the destination has ports left; if not, the time of the next.
     fn ports_for(&self, now: Instant, to: SocketAddr) -> Result<(), Instant> {
-        self.left.get(&to).map_or(Ok(()), |rate| rate.look(now))
+        self.time_wait.get(&to).map_or(Ok(()), |rate| rate.look(now))
     }
 
     fn begin(&mut self, now: Instant, id: RequestId, to: IpAddr) {
         if self.oldest.len() > 2 * self.in_flight + STALE {
-            let asked = &self.asked;
-            self.oldest.retain(|(_, id)| is_dialling(asked, id));
+            let pending = &self.requests;
+            self.oldest.retain(|(_, id)| is_dialling(pending, id));
         }
         self.in_flight += 1;
         *self.by_destination.entry(to).or_default() += 1;
@@ -182,9 +181,9 @@ impl Dials {
         }
     }
 
-    /// Puts a request at the end of those that wait.
+    /// Queues a request for a slot.
     fn wait(&mut self, id: RequestId) {
-        pack(&mut self.waiting, &self.asked);
+        pack(&mut self.waiting, &self.requests);
         self.waiting.push_back(id);
     }
 
@@ -192,11 +191,11 @@ impl Dials {
     fn park(&mut self, id: RequestId, until: Instant) {
         let none_before = self.parked.is_empty();
         self.parked_until = if none_before { until } else { self.parked_until.min(until) };
-        pack(&mut self.parked, &self.asked);
+        pack(&mut self.parked, &self.requests);
         self.parked.push_back(id);
     }
 
-    /// Puts those aside back in front of those that wait, once one may have a port. Returns when that is
+    /// Puts parked requests in front of the waiting ones, once one may have a port. Returns that time
     /// if it is later.
     fn unpark(&mut self, now: Instant) -> Option<Instant> {
         if self.parked.is_empty() {
@@ -212,9 +211,9 @@ impl Dials {
 
     /// The oldest dial, or the oldest to a destination.
     fn oldest(&mut self, to: Option<IpAddr>) -> Option<(Instant, RequestId)> {
-        let asked = &self.asked;
-        let dials = |id: &RequestId, to: Option<IpAddr>| match asked.get(id).map(|a| a.stage) {
-            Some(Stage::Dialling(at, _)) => to.is_none_or(|to| to == at.ip()),
+        let pending = &self.requests;
+        let dials = |id: &RequestId, to: Option<IpAddr>| match pending.get(id).map(|a| a.stage) {
+            Some(DialStage::Dialling(at, _)) => to.is_none_or(|to| to == at.ip()),
             _ => false,
         };
         while self.oldest.front().is_some_and(|(_, id)| !dials(id, None)) {
@@ -224,15 +223,15 @@ impl Dials {
     }
 }
 
-/// Drops stale entries of those that wait, if there are many.
-fn pack(list: &mut VecDeque<RequestId>, asked: &HashMap<RequestId, Asked>) {
-    if list.len() > 2 * asked.len() + STALE {
-        list.retain(|id| asked.contains_key(id) && !is_dialling(asked, id));
+/// Drops stale entries of a queue, if there are many.
+fn pack(list: &mut VecDeque<RequestId>, requests: &HashMap<RequestId, PendingRequest>) {
+    if list.len() > 2 * requests.len() + STALE {
+        list.retain(|id| requests.contains_key(id) && !is_dialling(requests, id));
     }
 }
 
-fn is_dialling(asked: &HashMap<RequestId, Asked>, id: &RequestId) -> bool {
-    asked.get(id).is_some_and(|asked| matches!(asked.stage, Stage::Dialling(..)))
+fn is_dialling(requests: &HashMap<RequestId, PendingRequest>, id: &RequestId) -> bool {
+    requests.get(id).is_some_and(|request| matches!(request.stage, DialStage::Dialling(..)))
 }
 
 impl Relay {
@@ -251,98 +250,98 @@ impl Relay {
 
     fn begin_request(&mut self, now: Instant, stack: &mut Stack, request: &SynRequest) {
         self.context.counters.asked += 1;
-        let Judged { flow, ask, to } =
+        let JudgedFlow { flow, ask, to } =
             self.context.judge(now, Protocol::Tcp, request.from, request.to);
         let to = match to {
             Ok(to) => to,
             Err(denial) => return self.answer(now, stack, request.id, answer_of(denial)),
         };
-        let passed = Passed::new(request.at, flow, ask);
-        let asked = Asked { passed, stage: Stage::Waiting(to), waited: false };
-        self.dials.asked.insert(request.id, asked);
+        let passed = FlowRecord::new(request.at, flow, ask);
+        let pending = PendingRequest { passed, stage: DialStage::Waiting(to), waited: false };
+        self.dials.requests.insert(request.id, pending);
         self.dials.wait(request.id);
     }
 
-    /// Dials for those that wait, as far as there are places.
+    /// Dials for waiting requests, as far as there are slots.
     pub(super) fn admit(&mut self, now: Instant, stack: &mut Stack) {
         self.dials.retry_at = self.dials.unpark(now);
         let mut crowded: Vec<IpAddr> = Vec::new();
         for _ in 0..self.dials.waiting.len() {
             let Some(id) = self.dials.waiting.pop_front() else { break };
-            let stage = self.dials.asked.get(&id).map(|asked| asked.stage);
-            let Some(Stage::Waiting(to)) = stage else { continue };
+            let stage = self.dials.requests.get(&id).map(|pending| pending.stage);
+            let Some(DialStage::Waiting(to)) = stage else { continue };
             let place = match crowded.contains(&to.ip()) {
-                true => Place::Crowded,
-                false => self.place_for(now, stack, to),
+                true => DialSlot::Crowded,
+                false => self.find_slot(now, stack, to),
             };
             match place {
-                Place::Free => self.dial(now, stack, id, to),
-                Place::Full => {
-                    self.note_waits(id);
+                DialSlot::Free => self.dial(now, stack, id, to),
+                DialSlot::Full => {
+                    self.note_waiting(id);
                     self.dials.waiting.push_front(id);
                     break;
                 }
-                Place::NoPort(until) => {
-                    self.note_waits(id);
+                DialSlot::NoPort(until) => {
+                    self.note_waiting(id);
                     self.dials.park(id, until);
                 }
-                Place::Crowded => {
+                DialSlot::Crowded => {
                     if !crowded.contains(&to.ip()) {
                         crowded.push(to.ip());
                     }
-                    self.note_waits(id);
+                    self.note_waiting(id);
                     self.dials.waiting.push_back(id);
                 }
             }
         }
     }
 
-    fn note_waits(&mut self, id: RequestId) {
-        if let Some(asked) = self.dials.asked.get_mut(&id)
-            && !std::mem::replace(&mut asked.waited, true)
+    fn note_waiting(&mut self, id: RequestId) {
+        if let Some(pending) = self.dials.requests.get_mut(&id)
+            && !std::mem::replace(&mut pending.waited, true)
         {
             self.context.counters.waited += 1;
         }
     }
 
-    /// Looks for a place, perhaps that of an old dial.
-    fn place_for(&mut self, now: Instant, stack: &mut Stack, to: SocketAddr) -> Place {
-        if let Some(until) = self.dials.rest_until.filter(|until| *until > now) {
+    /// Finds a slot for a dial, which may be that of an old dial.
+    fn find_slot(&mut self, now: Instant, stack: &mut Stack, to: SocketAddr) -> DialSlot {
+        if let Some(until) = self.dials.paused_until.filter(|until| *until > now) {
             self.retry_by(until);
-            return Place::Full;
+            return DialSlot::Full;
         }
-        // An end of a connection is an event.
+        // No retry is due: the end of a connection is an event, and causes a turn.
         if self.connections() >= self.setup.connections {
-            return Place::Full;
+            return DialSlot::Full;
         }
         if !self.may_open() {
-            // One of another guest is none.
+            // A descriptor that another guest frees causes no event here, so this guest retries later.
             self.retry_by(now + DIAL_RETRY);
-            return Place::Full;
+            return DialSlot::Full;
         }
         if let Err(at) = self.dials.ports_for(now, to) {
             self.retry_by(at);
-            return Place::NoPort(at);
+            return DialSlot::NoPort(at);
         }
         let to = to.ip();
         let here = self.dials.by_destination.get(&to).copied().unwrap_or(0);
         let (is_full, is_crowded) = (self.dials.in_flight >= DIALS, here >= DIALS_PER_DESTINATION);
         if is_full || is_crowded {
             let among = (is_crowded).then_some(to);
-            let Some((began, oldest)) = self.dials.oldest(among) else { return Place::Full };
+            let Some((began, oldest)) = self.dials.oldest(among) else { return DialSlot::Full };
             if now < began + DIAL_FAIR {
                 self.retry_by(began + DIAL_FAIR);
-                return if is_crowded { Place::Crowded } else { Place::Full };
+                return if is_crowded { DialSlot::Crowded } else { DialSlot::Full };
             }
             self.context.counters.yielded += 1;
             self.end_dial(now, oldest, How::PeerTimedOut);
             self.answer(now, stack, oldest, Answer::Silence);
         }
         match self.dials.rate.take(now) {
-            Ok(()) => Place::Free,
+            Ok(()) => DialSlot::Free,
             Err(at) => {
                 self.retry_by(at);
-                Place::Full
+                DialSlot::Full
             }
         }
     }
@@ -352,9 +351,9 @@ impl Relay {
     }
 
     fn dial(&mut self, now: Instant, stack: &mut Stack, id: RequestId, to: SocketAddr) {
-        let Some(asked) = self.dials.asked.get(&id) else { return };
+        let Some(pending) = self.dials.requests.get(&id) else { return };
         self.context.counters.dialled += 1;
-        match self.setup.dialler.dial(to, &asked.passed.ask) {
+        match self.setup.dialler.dial(to, &pending.passed.ask) {
             Ok(Dialled { socket, connected }) => {
                 if self.flows.len() >= LARGE_BUFFERS {
                     limit_buffers(&socket);
@@ -364,8 +363,8 @@ impl Relay {
                     Ok(at) => at,
                     Err(error) => return self.fail(now, stack, id, &error),
                 };
-                if let Some(asked) = self.dials.asked.get_mut(&id) {
-                    asked.stage = Stage::Dialling(to, at);
+                if let Some(pending) = self.dials.requests.get_mut(&id) {
+                    pending.stage = DialStage::Dialling(to, at);
                 }
                 self.dials.begin(now, id, to.ip());
                 if connected {
@@ -376,7 +375,7 @@ impl Relay {
         }
     }
 
-    /// The kernel has an answer to a dial.
+    /// Handles the kernel's answer to a dial.
     pub(super) fn handle_dialled(
         &mut self,
         now: Instant,
@@ -399,40 +398,43 @@ impl Relay {
         }
     }
 
-    /// The far side has accepted: so does the guest's connection.
+    /// Accepts the guest's connection, after the far side has accepted, and makes a pair of both.
     fn open(&mut self, now: Instant, stack: &mut Stack, id: RequestId, at: u32) {
-        let Some(asked) = self.forget(id) else { return };
-        let Stage::Dialling(to, _) = asked.stage else { return };
+        let Some(pending) = self.forget(id) else { return };
+        let DialStage::Dialling(to, _) = pending.stage else { return };
         let accepted = stack.listener(self.setup.listener);
         let accepted = accepted.and_then(|mut l| l.answer(now, id, Answer::Accept));
         let Ok(Some(tcp)) = accepted else {
-            // It has lapsed.
+            // The stack has dropped the request.
             self.flows.try_remove(at as usize);
             self.context.counters.given_up += 1;
-            return asked.passed.close(now, How::GaveUp, &self.context);
+            return pending.passed.close(now, How::GaveUp, &self.context);
         };
         let Some((_, place)) = self.flows.get_mut(at as usize) else { return };
-        let Flow::Dialling(Dialling { socket, ready, .. }) = std::mem::replace(place, Flow::Moving)
+        let Flow::Dialling(Dialling { socket, ready, .. }) =
+            std::mem::replace(place, Flow::Replaced)
         else {
             return;
         };
-        let mut pair = Pair::new(tcp, socket, asked.passed, to);
+        let mut pair = Pair::new(tcp, socket, pending.passed, to);
         pair.note_host(ready);
         *place = Flow::Pair(pair);
         self.joined(now, tcp, at);
     }
 
-    /// A dial has failed: the guest sees what this process saw.
+    /// Handles a failed dial: the guest sees the error that this process saw.
     fn fail(&mut self, now: Instant, stack: &mut Stack, id: RequestId, error: &io::Error) {
-        let Some(asked) = self.forget(id) else { return };
-        let (Stage::Waiting(to) | Stage::Dialling(to, _)) = asked.stage;
-        let (answer, how) = match Outcome::of(error, to) {
-            Outcome::Answer(answer, how) => (answer, how),
-            Outcome::Retry => {
+        let Some(pending) = self.forget(id) else { return };
+        let (DialStage::Waiting(to) | DialStage::Dialling(to, _)) = pending.stage;
+        let (answer, how) = match DialFailure::of(error, to) {
+            DialFailure::Answer(answer, how) => (answer, how),
+            DialFailure::Retry => {
                 self.context.counters.exhausted += 1;
-                self.dials.rest_until = Some(now + DIAL_RETRY);
+                self.dials.paused_until = Some(now + DIAL_RETRY);
                 self.retry_by(now + DIAL_RETRY);
-                self.dials.asked.insert(id, Asked { stage: Stage::Waiting(to), ..asked });
+                self.dials
+                    .requests
+                    .insert(id, PendingRequest { stage: DialStage::Waiting(to), ..pending });
                 self.dials.wait(id);
                 return;
             }
@@ -443,45 +445,44 @@ impl Relay {
             How::Exhausted => self.context.counters.exhausted += 1,
             _ => self.context.counters.unreachable += 1,
         }
-        // One that found no port of ours sent nothing.
+        // A dial that found no local port sent no packet.
         if how != How::Exhausted {
             self.dials.rate.charge(now, FAILED_CONNECT_COSTS - 1);
         }
         self.answer(now, stack, id, answer);
-        asked.passed.close(now, how, &self.context);
+        pending.passed.close(now, how, &self.context);
     }
 
-    /// The guest, or its link, has ended a request.
+    /// Handles the end of a request by the guest, or by its link.
     fn cancel(&mut self, now: Instant, id: RequestId, why: Cancel) {
         let how = if why == Cancel::LinkLost { How::Removed } else { How::GaveUp };
         self.context.counters.given_up += 1;
         self.end_dial(now, id, how);
     }
 
-    /// Drops a request and its dial, if it has one.
     fn end_dial(&mut self, now: Instant, id: RequestId, how: How) {
-        let Some(asked) = self.forget(id) else { return };
-        if let Stage::Dialling(_, at) = asked.stage {
+        let Some(pending) = self.forget(id) else { return };
+        if let DialStage::Dialling(_, at) = pending.stage {
             self.flows.try_remove(at as usize);
         }
-        asked.passed.close(now, how, &self.context);
+        pending.passed.close(now, how, &self.context);
     }
 
-    fn forget(&mut self, id: RequestId) -> Option<Asked> {
-        let asked = self.dials.asked.remove(&id)?;
-        if let Stage::Dialling(to, _) = asked.stage {
+    fn forget(&mut self, id: RequestId) -> Option<PendingRequest> {
+        let pending = self.dials.requests.remove(&id)?;
+        if let DialStage::Dialling(to, _) = pending.stage {
             self.dials.end(to.ip());
         }
-        Some(asked)
+        Some(pending)
     }
 
     fn answer(&mut self, now: Instant, stack: &mut Stack, id: RequestId, answer: Answer) {
-        // It may have lapsed meanwhile, which another event says.
+        // A request that has lapsed meanwhile has an event of its own.
         let listener = stack.listener(self.setup.listener);
         let _ = listener.and_then(|mut listener| listener.answer(now, id, answer));
     }
 
-    /// Drops every request: their sockets close, and the stack forgets them with its listener.
+    /// Drops every request: dials are closed, and the stack drops the requests with its listener.
     pub(super) fn drop_requests(&mut self) {
         self.dials = Dials::new();
         self.flows.retain(|_, (_, flow)| !matches!(flow, Flow::Dialling(_)));
@@ -490,7 +491,7 @@ impl Relay {
 
 /// Keeps a socket's buffers in the kernel small.
 fn limit_buffers(socket: &OwnedFd) {
-    // Fails for what is no socket of the kernel's.
+    // An embedding program's descriptor may not be a kernel socket, and has no buffers to set.
     let _ = sockopt::set_socket_send_buffer_size(socket, SMALL_BUFFER);
     let _ = sockopt::set_socket_recv_buffer_size(socket, SMALL_BUFFER);
 }
@@ -504,24 +505,24 @@ fn answer_of(denial: Denial) -> Answer {
     }
 }
 
-/// Errors of this process's own limits.
-const LACKS: [i32; 4] = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+/// Errors by which the kernel reports that this process's resources are exhausted.
+const EXHAUSTED: [i32; 4] = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
 
-/// What a failed `connect` means for the guest.
-enum Outcome {
+/// The meaning of a failed `connect` for the guest.
+enum DialFailure {
     Answer(Answer, How),
-    /// This process lacks something: later.
+    /// This process lacks a resource: the dial is repeated later.
     Retry,
 }
 
-impl Outcome {
+impl DialFailure {
     /// The errors of `connect(2)`: those that datagrams meet, too, and its own. (A blackhole route is `EINVAL`.)
     fn of(error: &io::Error, to: SocketAddr) -> Self {
-        if let Some(why) = errors::refusal(error, to.is_ipv6()) {
+        if let Some(why) = errors::unreachable_of(error, to.is_ipv6()) {
             let how = match why {
                 Unreachable::Host => How::HostUnreachable,
                 Unreachable::Prohibited => How::Prohibited,
-                // `Net`: a refusal is none of the others.
+                // `unreachable_of` returns no other error than `Net`.
                 _ => How::NetUnreachable,
             };
             return Self::Answer(Answer::Unreachable(why), how);
@@ -531,10 +532,10 @@ impl Outcome {
             Kind::ConnectionRefused | Kind::ConnectionReset => {
                 Self::Answer(Answer::Refuse, How::Refused)
             }
-            // No port is free for this destination; others may have some. The next SYN asks again.
+            // No port is free for this destination, but others may have some. The next SYN is judged again.
             Kind::AddrNotAvailable => Self::Answer(Answer::Forget, How::Exhausted),
             Kind::OutOfMemory => Self::Retry,
-            _ if LACKS.contains(&error.raw_os_error().unwrap_or_default()) => Self::Retry,
+            _ if EXHAUSTED.contains(&error.raw_os_error().unwrap_or_default()) => Self::Retry,
             _ => Self::Answer(Answer::Silence, How::PeerTimedOut),
         }
     }

@@ -1,5 +1,5 @@
-//! How a gateway reaches the network: a socket of the kernel, or whatever a program puts in its
-//! place.
+//! [`Dial`]: how a gateway opens connections to the network. By default with a kernel socket; a program may put
+//! another way in its place.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt};
 
-use crate::ask::Ask;
+use crate::request::Ask;
 
 /// Opens the far sides of connections.
 ///
@@ -17,9 +17,9 @@ pub trait Dial: Send + Sync {
     /// Begins a connection to `to`, of the flow that `ask` describes.
     ///
     /// # Errors
-    /// What the guest is told of follows `connect(2)`: `ConnectionRefused`, `NetworkUnreachable`,
-    /// `HostUnreachable`, `PermissionDenied` (it is told that this is prohibited). With any other
-    /// error nothing is said to it.
+    /// The guest's answer follows `connect(2)`: `ConnectionRefused`, `NetworkUnreachable`,
+    /// `HostUnreachable`, `PermissionDenied` (the guest learns that this is prohibited). With any other
+    /// error the guest gets no answer.
     fn dial(&self, to: SocketAddr, ask: &Ask) -> io::Result<Dialled>;
 }
 
@@ -28,7 +28,7 @@ pub trait Dial: Send + Sync {
 pub struct Dialled {
     /// A stream socket that does not block.
     pub socket: OwnedFd,
-    /// It is connected. `false`: it becomes writable when it is, or has an error (`SO_ERROR`).
+    /// The socket is connected. `false`: it becomes writable when it is, or has an error (`SO_ERROR`).
     pub connected: bool,
 }
 
@@ -41,7 +41,7 @@ impl Dial for Kernel {
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
-        // What the guest sent in one segment leaves in one.
+        // Data of one segment of the guest leaves in one segment.
         sockopt::set_tcp_nodelay(&socket, true)?;
         match connect(&socket, &to) {
             Ok(()) => Ok(Dialled { socket, connected: true }),

@@ -1,5 +1,5 @@
-//! Clients of published ports: their connections are accepted by the kernel, and then opened to the
-//! guest, from the client's own address where that is possible.
+//! Inward connections: the kernel accepts clients of published ports, and the relay connects each with the guest,
+//! from the client's own address where that is possible.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,17 +11,16 @@ use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
 
 use super::pair::{Pair, reset_on_drop};
 use super::{Flow, Relay};
-use crate::ask::{How, Protocol};
-use crate::context::{Judged, Passed};
+use crate::context::{FlowRecord, JudgedFlow};
+use crate::epoll::{SourceKind, Token};
 use crate::limits::{ACCEPT_BURST, CLIENTS_LEAVE, DIAL_RETRY};
 use crate::publish::{OpenPort, Unlink, can_be_kept};
-use crate::watch::{Kind, Token};
+use crate::request::{How, Protocol};
 
-/// A published port.
 pub(super) struct Published {
     listener: OwnedFd,
     serial: u32,
-    /// Where its connections go.
+    /// The guest's address and port that connections go to.
     to: SocketAddr,
     /// Clients may wait in its backlog.
     waits: bool,
@@ -52,7 +51,7 @@ impl Relay {
         }
         let place = self.published.vacant_entry();
         let at = place.key() as u32;
-        let serial = self.context.watch.add_source(&socket, Kind::Published, at)?;
+        let serial = self.context.watch.add_source(&socket, SourceKind::Published, at)?;
         place.insert(Published { listener: socket, serial, to, waits: true, _path: path });
         Ok(())
     }
@@ -64,7 +63,6 @@ impl Relay {
         all.iter().find(same).or(all.first()).copied()
     }
 
-    /// Clients have come to a published port.
     pub(super) fn note_clients(&mut self, token: Token) {
         if let Some(published) = self.published.get_mut(token.at as usize)
             && published.serial == token.serial
@@ -85,7 +83,7 @@ impl Relay {
         for at in waiting {
             for _ in 0..ACCEPT_BURST {
                 if !self.has_room_for_clients() {
-                    // They wait in the backlog.
+                    // Further clients wait in the backlog.
                     return self.accept_at = Some(now + DIAL_RETRY);
                 }
                 let Some(published) = self.published.get_mut(at) else { break };
@@ -100,7 +98,7 @@ impl Relay {
                         published.waits = false;
                         break;
                     }
-                    // It was reset in the backlog.
+                    // The client reset its connection in the backlog.
                     Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
                     Err(_) => {
                         self.context.counters.exhausted += 1;
@@ -129,17 +127,17 @@ impl Relay {
         (client, to): (Option<SocketAddr>, SocketAddr),
     ) {
         self.context.counters.clients += 1;
-        // What came in one segment leaves in one; a Unix socket has no segments.
+        // Data of one segment leaves in one segment; a Unix socket has no segments.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let from = client.unwrap_or(SocketAddr::new(to.ip(), 0));
-        let Judged { flow, ask, to: verdict } =
+        let JudgedFlow { flow, ask, to: verdict } =
             self.context.judge_client(now, Protocol::Tcp, from, to);
         let Ok(to) = verdict else {
             return reset_on_drop(&socket);
         };
-        let passed = Passed::new(now, flow, ask);
+        let passed = FlowRecord::new(now, flow, ask);
         // A client that the guest can answer keeps its address.
-        let inside = &self.context.inside;
+        let inside = &self.context.guest_networks;
         let kept = client.filter(|client| can_be_kept(client.ip(), to.ip(), inside));
         match connect(now, stack, kept, to) {
             Ok(tcp) => {

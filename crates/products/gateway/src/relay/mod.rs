@@ -1,10 +1,10 @@
 //! The relay of one guest: a service inside the guest's host, which owns the kernel's sockets of the
 //! guest's connections and moves payload between them and the stack.
 //!
-//! Read [`Relay`] here first; then `dial.rs` (from a SYN to a connection), `pair.rs` (a connection
-//! and how it ends), `pump.rs` (its payload).
+//! Read [`Relay`] here first; then `dial.rs` (a SYN: judged, dialled, and accepted or refused), `pair.rs` (a
+//! connection, and how it ends), `pump.rs` (the payload of a connection).
 //!
-//! All of it runs on the thread that drives the guest's host. The kernel's sockets are watched by
+//! The relay runs on the thread that drives the guest's host. The kernel's sockets are watched by
 //! one epoll descriptor, edge-triggered: each is added once, after `connect`, and never changed. The
 //! driver sleeps on that descriptor beside the device's.
 
@@ -13,6 +13,7 @@ mod dialler;
 mod inward;
 mod pair;
 mod pump;
+mod service;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -25,46 +26,44 @@ use pagewire::services::{Event, Instant, ListenerId, Readiness, SocketId, Stack,
 use rustix::event::epoll::EventFlags;
 use slab::Slab;
 
-use crate::ask::{Direction, How, Record};
 use crate::context::Context;
 use crate::counters::Counters;
 use crate::denials::Denied;
 use crate::dns::DnsCounters;
 use crate::echo::Echo;
+use crate::epoll::{SourceKind, Token};
 use crate::limits::{
     DELIVERIES_SOON, DELIVERY, DELIVERY_LOOK, SWEEP, SWEEP_DELIVERIES, TURN_BYTES,
 };
+use crate::request::{Direction, How, Record};
 use crate::udp::Udp;
-use crate::watch::{Kind, Token};
 use dial::{Dialling, Dials};
 pub(crate) use dialler::Kernel;
 pub use dialler::{Dial, Dialled};
 use inward::Published;
 use pair::{Flags, Pair, Step, reset_on_drop};
+pub(crate) use service::RelayService;
 
-/// What a relay is told when it begins.
 pub(crate) struct Setup {
-    /// Takes the SYNs to every address.
+    /// The listener that takes SYNs to every address.
     pub(crate) listener: ListenerId,
     pub(crate) dialler: Arc<dyn Dial>,
-    /// Connections at once.
     pub(crate) connections: usize,
-    /// Silence that ends a connection; `None`: none does.
+    /// Silence that ends a connection; `None`: no silence does.
     pub(crate) idle: Option<Duration>,
     /// The guest's own addresses, for clients of published ports.
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-/// The relay of one guest.
 pub(crate) struct Relay {
     context: Context,
     setup: Setup,
     udp: Udp,
     echo: Echo,
-    /// Dials and pairs, each with a number that tells it from earlier ones at its place.
+    /// Dials and pairs, each with a serial that tells it from earlier ones in its slot.
     flows: Slab<(u32, Flow)>,
-    /// The places of the guest's connections.
-    places: HashMap<SocketId, u32>,
+    /// The flow slot of each of the guest's connections.
+    flow_of_guest: HashMap<SocketId, u32>,
     /// Pairs to be worked on; entries may be stale.
     listed: VecDeque<u32>,
     /// Connections that are reset once the guest has what was received.
@@ -72,17 +71,17 @@ pub(crate) struct Relay {
     deliver_at: Option<Instant>,
     dials: Dials,
     published: Slab<Published>,
-    /// Clients may wait: when to look.
+    /// The time to accept clients that may wait.
     accept_at: Option<Instant>,
     sweep_at: Option<Instant>,
 }
 
-/// A kernel's socket, and what it is for.
+/// A kernel socket: a dial, or one side of a connection.
 enum Flow {
     Dialling(Dialling),
     Pair(Pair),
-    /// On its way from one to the other.
-    Moving,
+    /// A dial that is being turned into a pair.
+    Replaced,
 }
 
 struct Delivery {
@@ -98,7 +97,7 @@ impl Relay {
             udp,
             echo,
             flows: Slab::new(),
-            places: HashMap::new(),
+            flow_of_guest: HashMap::new(),
             listed: VecDeque::new(),
             deliveries: Vec::new(),
             deliver_at: None,
@@ -109,12 +108,12 @@ impl Relay {
         }
     }
 
-    /// Readable when a socket of the kernel has something for [`turn`](Self::turn).
+    /// The epoll descriptor, readable when a kernel socket has an event for [`turn`](Self::turn).
     pub(crate) fn epoll(&self) -> Arc<OwnedFd> {
         self.context.watch.epoll()
     }
 
-    /// Looks at the kernel's sockets. Returns whether a turn is due.
+    /// Polls the kernel's sockets. Returns whether a turn is due.
     pub(crate) fn poll(&mut self) -> bool {
         self.context.watch.poll()
     }
@@ -129,23 +128,23 @@ impl Relay {
                 self.udp.note_guest();
             } else if self.echo.owns(event.socket) {
                 self.echo.note_guest();
-            } else if let Some(&at) = self.places.get(&event.socket) {
+            } else if let Some(&at) = self.flow_of_guest.get(&event.socket) {
                 self.handle_guest(at, event.readiness);
             } else {
                 names = true;
             }
         }
-        let news = self.context.watch.take();
-        for &(token, ready) in &news {
+        let ready = self.context.watch.take();
+        for &(token, ready) in &ready {
             match token.kind {
-                Kind::Flow => self.handle_host(now, stack, token, ready),
-                Kind::Endpoint => self.udp.note_host(token, ready),
-                Kind::Echo => self.echo.note_host(token, ready),
-                Kind::Published => self.note_clients(token),
-                Kind::Bell => names = true,
+                SourceKind::Flow => self.handle_host(now, stack, token, ready),
+                SourceKind::Endpoint => self.udp.note_host(token, ready),
+                SourceKind::Echo => self.echo.note_host(token, ready),
+                SourceKind::Published => self.note_clients(token),
+                SourceKind::Wakeup => names = true,
             }
         }
-        self.context.watch.give_back(news);
+        self.context.watch.give_back(ready);
         if names {
             self.context.dns.turn(now, stack, events);
             self.context.note_refused_names(now);
@@ -153,16 +152,16 @@ impl Relay {
         self.pump(now, stack);
         self.deliver(now, stack);
         self.sweep(now, stack);
-        // Behind what makes room.
+        // Clients and dials come after the steps that make room for them.
         self.accept(now, stack);
         self.admit(now, stack);
         self.context.descriptors = self.flows.len() + self.context.dns.descriptors();
         self.udp.turn(now, stack, &mut self.context);
         self.echo.turn(now, stack, &mut self.context);
-        self.context.sum_up(now, false);
+        self.context.note_denial_sum(now, false);
     }
 
-    /// When [`turn`](Self::turn) is due without an event.
+    /// The time when [`turn`](Self::turn) is due without an event.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let listed = (!self.listed.is_empty()).then_some(Instant::ZERO);
         let datagrams = [self.udp.poll_timeout(), self.echo.poll_timeout()];
@@ -186,18 +185,17 @@ impl Relay {
 
     fn handle_host(&mut self, now: Instant, stack: &mut Stack, token: Token, ready: EventFlags) {
         match self.flows.get_mut(token.at as usize) {
-            // Of an earlier socket at this place.
+            // The event is of an earlier socket in this slot.
             Some((serial, _)) if *serial != token.serial => {}
             Some((_, Flow::Dialling(_))) => self.handle_dialled(now, stack, token.at, ready),
             Some((_, Flow::Pair(pair))) => {
                 pair.note_host(ready);
                 self.list(token.at);
             }
-            Some((_, Flow::Moving)) | None => {}
+            Some((_, Flow::Replaced)) | None => {}
         }
     }
 
-    /// Puts a pair on the list of those to be worked on.
     fn list(&mut self, at: u32) {
         if let Some((_, Flow::Pair(pair))) = self.flows.get_mut(at as usize)
             && !pair.flags.contains(Flags::LISTED)
@@ -226,23 +224,23 @@ impl Relay {
         }
     }
 
-    /// Removes a pair.
+    /// Ends a pair as `step` says, and writes down how.
     fn end(&mut self, now: Instant, stack: &mut Stack, at: u32, step: Step) {
         let Some((_, Flow::Pair(pair))) = self.flows.try_remove(at as usize) else { return };
         let Pair { tcp, socket, flags, flow, ask, peer, bytes_out, bytes_in, began, .. } = pair;
-        self.places.remove(&tcp.into());
+        self.flow_of_guest.remove(&tcp.into());
         let how = match step {
             Step::Finished | Step::Wait | Step::Again => {
                 self.context.counters.finished += 1;
-                if flags.contains(Flags::LEFT_FIRST) && ask.direction == Direction::Out {
-                    self.dials.note_left(now, peer);
+                if flags.contains(Flags::CLOSED_FIRST) && ask.direction == Direction::Out {
+                    self.dials.note_time_wait(now, peer);
                 }
                 stack.close(now, tcp);
                 How::Finished
             }
             Step::ResetHost(how) => {
                 self.note_end(how);
-                // The kernel goes on to deliver a stream that the guest has ended.
+                // The kernel still delivers a stream that the guest has ended, so that socket is only closed.
                 if how != How::Removed || !flags.contains(Flags::OUT_ENDED) {
                     reset_on_drop(&socket);
                 }
@@ -290,7 +288,6 @@ impl Relay {
         self.deliver_at = (!self.deliveries.is_empty()).then_some(now + look);
     }
 
-    /// Looks at the age of all pairs.
     fn sweep(&mut self, now: Instant, stack: &mut Stack) {
         if self.sweep_at.is_none_or(|at| at > now) {
             return;
@@ -310,29 +307,28 @@ impl Relay {
         self.sweep_at = (pairs > 0).then_some(now + SWEEP);
     }
 
-    /// Puts a flow into a place, and its socket under watch.
+    /// Puts a flow into a slot, and adds its socket to the epoll set.
     fn insert(&mut self, flow: Flow) -> io::Result<u32> {
         let place = self.flows.vacant_entry();
         let at = place.key() as u32;
         let socket = match &flow {
             Flow::Dialling(dialling) => &dialling.socket,
             Flow::Pair(pair) => &pair.socket,
-            Flow::Moving => return Err(io::ErrorKind::InvalidInput.into()),
+            Flow::Replaced => return Err(io::ErrorKind::InvalidInput.into()),
         };
-        let serial = self.context.watch.add_stream(socket, Kind::Flow, at)?;
+        let serial = self.context.watch.add_stream(socket, SourceKind::Flow, at)?;
         place.insert((serial, flow));
         Ok(at)
     }
 
     /// The pair at this place has begun.
     fn joined(&mut self, now: Instant, tcp: TcpId, at: u32) {
-        self.places.insert(tcp.into(), at);
+        self.flow_of_guest.insert(tcp.into(), at);
         self.sweep_at.get_or_insert(now + SWEEP);
         let pairs = self.flows.len() - self.dials.in_flight();
         self.context.counters.most_at_once = self.context.counters.most_at_once.max(pairs as u64);
     }
 
-    /// Connections and dials at the moment.
     pub(crate) fn connections(&self) -> usize {
         self.flows.len() + self.deliveries.len()
     }
@@ -342,18 +338,17 @@ impl Relay {
     pub(crate) fn is_finished(&self) -> bool {
         self.flows.iter().all(|(_, (_, flow))| match flow {
             Flow::Pair(pair) => pair.flags.contains(Flags::OUT_ENDED),
-            Flow::Dialling(_) | Flow::Moving => false,
-        }) && self.dials.are_none()
+            Flow::Dialling(_) | Flow::Replaced => false,
+        }) && self.dials.is_empty()
     }
 
     /// Whether this guest may have another descriptor.
     fn may_open(&self) -> bool {
         let connections = self.flows.len() + self.context.dns.descriptors();
         let used = connections + self.udp.len() + self.echo.len();
-        used < self.context.share.of_one()
+        used < self.context.share.per_guest()
     }
 
-    /// The counts of the guest's resolver.
     pub(crate) fn dns_counters(&self) -> DnsCounters {
         self.context.dns.counters()
     }
@@ -364,7 +359,6 @@ impl Relay {
         Counters { names_denied, denials_full, ..self.context.counters }
     }
 
-    /// What the guest was refused.
     pub(crate) fn denied(&self) -> Denied {
         self.context.denials.so_far()
     }
@@ -391,7 +385,7 @@ impl Relay {
         self.udp.end_all(now, stack, &self.context);
         self.echo.end_all(now, stack, &self.context);
         self.context.note_refused_names(now);
-        self.context.sum_up(now, true);
+        self.context.note_denial_sum(now, true);
     }
 }
 

@@ -1,4 +1,4 @@
-//! A connection of the guest and a socket of the kernel: what is known of both, and how they end.
+//! A [`Pair`]: a connection of the guest joined with a socket of the kernel, its readiness, and how it ends.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,35 +10,35 @@ use pagewire::{KeepAlive, SocketOption};
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 
-use crate::ask::{Ask, How};
-use crate::context::Passed;
+use crate::context::FlowRecord;
 use crate::counters::Counters;
 use crate::limits::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, SETTLED};
+use crate::request::{Ask, How};
 
 bitflags::bitflags! {
-    /// What a pair is ready for, and what of it is over. Readiness stays until a call finds none:
-    /// both sides report only that there is more of it.
+    /// The readiness of a pair's sides, and which of its parts have ended. Readiness stays until a call would block:
+    /// both sides report changes only.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct Flags: u16 {
         /// The guest's connection may have data.
         const GUEST_IN = 1 << 0;
         /// It may have room.
         const GUEST_OUT = 1 << 1;
-        /// Its handshake is complete.
+        /// The guest's handshake is complete.
         const CONNECTED = 1 << 2;
-        /// It has failed, or ended before it was connected.
+        /// The guest's connection has failed, or ended before it was established.
         const GUEST_OVER = 1 << 3;
         /// The kernel's socket may have data.
         const HOST_IN = 1 << 4;
         /// It may have room.
         const HOST_OUT = 1 << 5;
-        /// Its stream has an end, perhaps behind data.
+        /// The far side's stream has ended, perhaps behind data.
         const HOST_ENDS = 1 << 6;
-        /// It has an urgent byte, perhaps behind data.
+        /// The far side has sent an urgent byte, perhaps behind data.
         const HOST_URGENT = 1 << 7;
-        /// It has failed; a call says how.
+        /// The kernel's socket has failed; a call returns the error.
         const HOST_ERROR = 1 << 14;
-        /// It takes no more; what it has received is still passed on.
+        /// The kernel's socket takes no more data; the data that it has received is still passed on.
         const HOST_BROKEN = 1 << 8;
         /// The guest's stream was passed on with its end.
         const OUT_ENDED = 1 << 9;
@@ -46,11 +46,11 @@ bitflags::bitflags! {
         const IN_ENDED = 1 << 10;
         /// The next read of the guest's data skips the urgent byte.
         const PASS_MARK = 1 << 11;
-        /// It is on the list of pairs to be worked on.
+        /// The pair is on the list of those to be worked on.
         const LISTED = 1 << 12;
         /// The guest's stream ended before the far side's: the kernel's socket has a minute to wait.
-        const LEFT_FIRST = 1 << 15;
-        /// It has its keep-alive settings.
+        const CLOSED_FIRST = 1 << 15;
+        /// The pair has its keep-alive settings.
         const SETTLED = 1 << 13;
     }
 }
@@ -60,9 +60,9 @@ pub(super) struct Pair {
     pub(super) tcp: TcpId,
     pub(super) socket: OwnedFd,
     pub(super) flags: Flags,
-    /// Read from the guest, and not taken by the kernel's socket.
+    /// An urgent byte that was read from the guest, and not taken by the kernel's socket.
     pub(super) urgent_out: Option<u8>,
-    /// Read from the kernel's socket, and not taken by the guest's connection.
+    /// An urgent byte that was read from the kernel's socket, and not taken by the guest's connection.
     pub(super) urgent_in: Option<u8>,
     pub(super) bytes_out: u64,
     pub(super) bytes_in: u64,
@@ -70,22 +70,19 @@ pub(super) struct Pair {
     pub(super) ask: Ask,
     /// The far side's address, as the kernel has it.
     pub(super) peer: SocketAddr,
-    /// The first packet.
     pub(super) began: Instant,
-    /// When a byte was last moved.
+    /// The time when a byte was last moved.
     pub(super) active_at: Instant,
-    /// Why the kernel's socket is broken.
+    /// The reason why the kernel's socket is broken.
     how: How,
 }
 
-/// What is to be done with a pair.
+/// The next step for a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing until something happens.
     Wait,
-    /// It has more to move.
+    /// The pair has more data to move.
     Again,
-    /// Both streams have ended.
     Finished,
     /// The guest's side is gone: the kernel's socket is to be reset.
     ResetHost(How),
@@ -108,8 +105,8 @@ impl From<Error> for Broken {
 
 impl Pair {
     /// The connection of a flow, with this peer.
-    pub(super) fn new(tcp: TcpId, socket: OwnedFd, passed: Passed, peer: SocketAddr) -> Self {
-        let Passed { flow, ask, began, bytes_out, bytes_in } = passed;
+    pub(super) fn new(tcp: TcpId, socket: OwnedFd, passed: FlowRecord, peer: SocketAddr) -> Self {
+        let FlowRecord { flow, ask, began, bytes_out, bytes_in } = passed;
         Self {
             tcp,
             socket,
@@ -148,7 +145,6 @@ impl Pair {
         is_new
     }
 
-    /// Notes what the kernel's socket is ready for.
     pub(super) fn note_host(&mut self, ready: EventFlags) {
         let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
         if ready.intersects(EventFlags::IN | EventFlags::PRI | ends) {
@@ -181,7 +177,7 @@ impl Pair {
         if !self.flags.contains(Flags::CONNECTED) {
             return Step::Wait;
         }
-        // No read follows the end of the stream that would tell.
+        // After the end of the far side's stream no read would return the error.
         if self.flags.contains(Flags::HOST_ERROR | Flags::IN_ENDED)
             && let Ok(Err(error)) = sockopt::socket_error(&self.socket)
             && let Err(error) = self.note_broken(Broken::Host(error.into()))
@@ -218,13 +214,13 @@ impl Pair {
             || (self.flags.contains(inward) && !self.flags.contains(Flags::IN_ENDED))
     }
 
-    /// The kernel's socket takes no more. What it has received comes first, then the end.
+    /// Notes that the kernel's socket takes no more. Data that it has received comes first, then the end.
     fn note_broken(&mut self, broken: Broken) -> Result<(), Error> {
         match broken {
             Broken::Guest(error) => return Err(error),
             Broken::Host(error) => {
                 self.how = how_of(&error);
-                // The socket is whole, and would never say that it has ended.
+                // The socket itself is intact, and would never report an end.
                 if matches!(self.how, How::Removed | How::Prohibited) {
                     self.flags.insert(Flags::IN_ENDED);
                 }
@@ -234,7 +230,7 @@ impl Pair {
         Ok(())
     }
 
-    /// The kernel's socket gives no more, either.
+    /// Notes that the kernel's socket has no more data, either.
     fn end_in(&mut self, broken: Broken) -> Result<(), Error> {
         if !self.flags.contains(Flags::HOST_BROKEN) {
             self.note_broken(broken)?;
@@ -245,7 +241,7 @@ impl Pair {
         Ok(())
     }
 
-    /// How the guest's side ended.
+    /// The reason why the guest's side ended.
     fn guest_end(&self, error: Option<Error>) -> How {
         match error {
             Some(Error::ConnectionRefused) => How::Refused,
@@ -257,7 +253,7 @@ impl Pair {
         }
     }
 
-    /// Gives an old connection its keep-alive settings. `true`: it has been idle for too long.
+    /// Gives an old connection its keep-alive settings. `true`: the pair has been idle for too long.
     pub(super) fn look(&mut self, now: Instant, stack: &mut Stack, idle: Option<Duration>) -> bool {
         if !self.flags.contains(Flags::SETTLED) && self.began + SETTLED <= now {
             self.flags.insert(Flags::SETTLED);
@@ -266,7 +262,6 @@ impl Pair {
         idle.is_some_and(|limit| self.active_at + limit <= now)
     }
 
-    /// Silent peers of both sides are probed from now on.
     fn settle(&self, now: Instant, stack: &mut Stack) {
         let keepalive = KeepAlive {
             idle: KEEPALIVE_IDLE,
@@ -276,7 +271,7 @@ impl Pair {
         if let Ok(mut tcp) = stack.tcp(self.tcp) {
             let _ = tcp.set_option(now, SocketOption::KeepAlive(Some(keepalive)));
         }
-        // A socket that is not TCP's has none of these.
+        // A socket that is not TCP's has no such options.
         let socket = &self.socket;
         let _ = sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE);
         let _ = sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL);
@@ -284,15 +279,15 @@ impl Pair {
         let _ = sockopt::set_socket_keepalive(socket, true);
     }
 
-    /// Whether the guest has all that was received for it.
+    /// Whether the guest has acknowledged all data that was received for it.
     pub(super) fn is_delivered(tcp: TcpId, stack: &mut Stack) -> bool {
         stack.tcp(tcp).map_or(true, |tcp| tcp.queued_send().0 == 0)
     }
 }
 
-/// The far side's reset, for a kernel's socket that is dropped next.
+/// Has the kernel reset the far side when the socket is dropped, which is the next step.
 pub(super) fn reset_on_drop(socket: &OwnedFd) {
-    // For a socket that is not TCP's, the drop is all there is.
+    // A socket that is not TCP's cannot be reset, only closed.
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }
 

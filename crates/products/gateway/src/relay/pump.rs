@@ -53,10 +53,10 @@ impl Pair {
             counters.writes += u64::from(written.is_some());
             match taken {
                 Ok(0) => {
-                    // Fails only if the socket is broken, which reading tells.
+                    // The call fails only for a broken socket, which the next read reports.
                     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
                     let is_first = !self.flags.intersects(Flags::IN_ENDED | Flags::HOST_ENDS);
-                    self.flags.set(Flags::LEFT_FIRST, is_first);
+                    self.flags.set(Flags::CLOSED_FIRST, is_first);
                     self.flags.insert(Flags::OUT_ENDED);
                 }
                 Ok(n) => {
@@ -137,7 +137,7 @@ impl Pair {
             match filled {
                 Ok(0) => self.read_nothing(now, stack, got)?,
                 Ok(n) => {
-                    // Less than there was room for: that was all, unless something follows that
+                    // A short read means that the socket is empty, unless something follows that
                     // ends a read early.
                     let early = Flags::HOST_ENDS | Flags::HOST_URGENT;
                     if n < offered && !self.flags.intersects(early) {
@@ -187,7 +187,7 @@ impl Pair {
     /// Passes an urgent byte of the far side on, if it is the next; `false`: there is no room.
     fn pass_urgent_in(&mut self, now: Instant, stack: &mut Stack) -> Result<bool, Broken> {
         if self.urgent_in.is_none() {
-            // Before the mark, reads end there.
+            // Before the mark, normal reads end at the mark.
             if !sys::is_at_mark(self.socket.as_fd()).map_err(Broken::Host)? {
                 return Ok(true);
             }
@@ -195,12 +195,12 @@ impl Pair {
             let flags = KernelRecv::OOB | KernelRecv::DONTWAIT;
             match rustix::net::recv(&self.socket, &mut byte, flags) {
                 Ok((1, _)) => self.urgent_in = Some(byte[0]),
-                // Announced, and not there yet: another event follows.
+                // The byte is announced, and not there yet: another event follows.
                 Err(rustix::io::Errno::AGAIN) => {
                     self.flags.remove(Flags::HOST_IN);
                     return Ok(false);
                 }
-                // It was read before.
+                // The byte was read before.
                 _ => {
                     self.flags.remove(Flags::HOST_URGENT);
                     return Ok(true);

@@ -8,13 +8,13 @@ use std::time::Duration;
 use pagewire::services::Error;
 
 use super::{Flow, Pair};
-use crate::ask::{Ask, How, Verdict};
 use crate::limits::{
     CLIENTS_LEAVE, DELIVERY, DIAL_FAIR, DIALS_PER_DESTINATION, KEEPALIVE_IDLE, LEAVES_BURST,
     LEAVES_PER_SECOND, SETTLED, SWEEP,
 };
-use crate::policy::{Routes, Rules};
+use crate::policy::{RouteSocket, Rules};
 use crate::publish::Publish;
+use crate::request::{Ask, How, Verdict};
 use crate::world::{SILENT, Settings, World};
 
 #[test]
@@ -124,7 +124,7 @@ fn clients_leave_a_part_of_the_connections_to_the_guest() {
 #[test]
 fn what_nobody_can_judge_is_forgotten_and_asked_again() {
     let rules = Rules::default().deny("host".parse().unwrap());
-    let routes = Arc::new(Routes::closed());
+    let routes = Arc::new(RouteSocket::unavailable());
     let mut world = World::new(Settings { rules, routes, ..Settings::default() });
     let id = world.connect("203.0.113.1:80");
     assert_eq!((world.dialled().len(), world.error(id)), (0, None));
@@ -141,7 +141,7 @@ fn connections_that_the_guest_ends_first_leave_ports_to_others() {
     let mut world = World::new(Settings { judge: Some(Arc::new(judge)), ..Settings::default() });
     let there = "203.0.113.1:80".parse().unwrap();
     for _ in 0..LEAVES_BURST {
-        world.relay.dials.note_left(world.now, there);
+        world.relay.dials.note_time_wait(world.now, there);
     }
     world.connect("203.0.113.1:80");
     world.connect("203.0.113.1:81");
@@ -157,7 +157,7 @@ fn no_turn_looks_at_requests_whose_destination_has_no_port_before_it_has_one() {
     let mut world = World::new(Settings { judge: Some(Arc::new(judge)), ..Settings::default() });
     let there: SocketAddr = "203.0.113.1:80".parse().unwrap();
     for _ in 0..LEAVES_BURST {
-        world.relay.dials.note_left(world.now, there);
+        world.relay.dials.note_time_wait(world.now, there);
     }
     for _ in 0..3 {
         world.connect("203.0.113.1:80");
@@ -173,10 +173,10 @@ fn no_turn_looks_at_requests_whose_destination_has_no_port_before_it_has_one() {
     assert_eq!((world.relay.dials.lists(), world.relay.dials.poll_timeout()), ((0, 4), due));
     for port in 1..=4 {
         world.pass(interval);
-        let free = world.relay.dials.left(world.now, there) < LEAVES_BURST;
+        let free = world.relay.dials.time_wait(world.now, there) < LEAVES_BURST;
         assert!(free);
         assert!(world.dialled().len() > port, "{port}");
-        world.relay.dials.note_left(world.now, there);
+        world.relay.dials.note_time_wait(world.now, there);
     }
     assert_eq!((world.relay.dials.lists(), world.relay.dials.poll_timeout()), ((0, 0), None));
 }
@@ -200,15 +200,15 @@ fn the_side_that_ends_first_is_told_apart() {
             far_ends(&mut world);
         }
         let there = "203.0.113.1:80".parse().unwrap();
-        assert_eq!(world.relay.dials.left(world.now, there), 1, "guest first: {guest_first}");
+        assert_eq!(world.relay.dials.time_wait(world.now, there), 1, "guest first: {guest_first}");
     }
     assert_eq!(world.ends(), [How::Finished, How::Finished]);
 }
 
 #[test]
 fn refusals_are_summed_up_once_a_second_and_at_the_end() {
-    use crate::ask::Record;
     use crate::limits::DENIAL_LINES_BURST;
+    use crate::request::Record;
     let mut world = World::new(Settings { rules: Rules::offline(), ..Settings::default() });
     let socket = world.guest.bind_udp("0.0.0.0:0".parse().unwrap(), Default::default()).unwrap();
     let all = u64::from(DENIAL_LINES_BURST) + 100;

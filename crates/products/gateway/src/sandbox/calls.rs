@@ -17,7 +17,7 @@ use seccompiler::{
 
 use super::SandboxPlan;
 
-/// Not to wait, and how much there is to read (`asm-generic/ioctls.h`).
+/// Requests for non-blocking mode and for the number of readable bytes (`asm-generic/ioctls.h`).
 const FIONBIO: u64 = 0x5421;
 const FIONREAD: u64 = 0x541b;
 /// Attaching a queue of a tap (`linux/if_tun.h`).
@@ -30,10 +30,10 @@ const SIOCGIFINDEX: u64 = 0x8933;
 const SOCK_TYPE_MASK: u64 = 0xf;
 /// The bits of `open` with which a file is written, made or cut.
 const WRITES: u64 = (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC) as u64;
-/// What may be asked of a descriptor: neither whom it signals (`F_SETOWN`) nor locks.
+/// The allowed operations of `fcntl`: neither the receiver of signals (`F_SETOWN`) nor locks.
 const OF_DESCRIPTORS: [i32; 7] =
     [F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_ADD_SEALS, F_GET_SEALS];
-/// All namespaces that `clone` makes (`linux/sched.h`): cgroup, uts, ipc, user, pid, net, mount, time.
+/// The flags of `clone` for new namespaces (`linux/sched.h`): cgroup, uts, ipc, user, pid, net, mount, time.
 const CLONE_NEW: u64 = 0x0200_0000
     | 0x0400_0000
     | 0x0800_0000
@@ -304,7 +304,6 @@ fn socket(family: i32, kind: i32) -> Result<SeccompRule, Error> {
     ])?)
 }
 
-/// A rule of one condition.
 fn one(argument: u8, how: SeccompCmpOp, value: u64) -> Result<SeccompRule, Error> {
     SeccompRule::new(vec![dword(argument, how, value)?]).map_err(Error::from)
 }

@@ -1,4 +1,4 @@
-//! Capabilities, core dumps, tracing.
+//! Gives up capabilities, core dumps, and being traced.
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::{

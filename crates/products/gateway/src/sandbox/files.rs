@@ -1,4 +1,4 @@
-//! The file system, abstract sockets and signals, by Landlock.
+//! Restricts the file system, abstract sockets and signals, by Landlock.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, LandlockStatus, RestrictionStatus,
@@ -8,10 +8,10 @@ use landlock::{
 
 use super::SandboxPlan;
 
-/// What this code knows of: Linux 7.1, in which Unix sockets with a path are files like others.
+/// The newest ABI that this code handles: Linux 7.1, in which Unix sockets with a path are files like others.
 const KNOWN: ABI = ABI::V9;
 
-/// Without that which came with Linux 6.12, a line is due.
+/// The least ABI without a warning: with it came the restrictions of Linux 6.12.
 const COMPLETE: ABI = ABI::V6;
 
 /// Gives up what Landlock can take. `Ok`: files are out of reach; what else an older kernel cannot

@@ -1,5 +1,5 @@
-//! What a gateway gives up once it has all that it needs: a guest that finds a bug in it finds
-//! little behind it.
+//! The sandbox: rights that a gateway gives up once it has all that it needs, so that a guest that finds a bug in
+//! it gains little.
 //!
 //! | given up | by | file |
 //! |---|---|---|
@@ -25,21 +25,21 @@ use std::path::PathBuf;
 
 use rustix::process::geteuid;
 
-/// What a gateway needs later.
+/// The rights that a gateway still needs in the sandbox.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SandboxPlan {
     /// Files and directories that it reads again. Those that do not exist are left out.
     pub read: Vec<PathBuf>,
-    /// It listens on further TCP ports.
+    /// The process listens on further TCP ports.
     pub listens: bool,
     /// Directories in which it makes Unix sockets, and removes files.
     pub sockets: Vec<PathBuf>,
-    /// It sends to Unix sockets whose paths it learns later, as a
+    /// The process sends to Unix sockets whose paths it learns later, as a
     /// `DatagramLink` does. So it keeps the root directory, and root its
     /// user: Landlock alone takes the files away.
     pub unix_peers: bool,
-    /// It signals a process that it has started, and waits for it.
+    /// The process signals a process that it has started, and waits for it.
     pub child: bool,
     /// Whom root becomes. Without one, a user who owns nothing (65534, `nobody`).
     pub user: Option<SandboxUser>,
@@ -50,13 +50,13 @@ pub struct SandboxPlan {
 pub struct SandboxUser {
     /// The user.
     pub uid: u32,
-    /// Its group.
+    /// The group of the user.
     pub gid: u32,
     /// The other groups that it is in.
     pub groups: Vec<u32>,
 }
 
-/// What could not be given up.
+/// Restrictions that could not be applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct SandboxReport {

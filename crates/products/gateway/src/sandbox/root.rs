@@ -24,7 +24,7 @@ use super::SandboxPlan;
 use crate::limits::PATH_LINKS;
 use crate::netns::sys::unshare;
 
-/// Nothing in the new root is a program, a device, or can be written to.
+/// Flags of the new root: no programs, no devices, no writes.
 const SEALED: MountFlags =
     MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC).union(MountFlags::RDONLY);
 
@@ -75,7 +75,7 @@ fn new_mounts() -> io::Result<()> {
 
 /// Begins the new root, over `base`.
 fn make(base: &Path) -> io::Result<()> {
-    // What the host mounts later beneath a directory that is read appears, and nothing goes back.
+    // Later mounts of the host beneath a directory that is read appear, and none of ours go back.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     let flags = SEALED.difference(MountFlags::RDONLY);
     Ok(mount("tmpfs", base, "tmpfs", flags, Some(c"mode=0755"))?)
@@ -123,7 +123,7 @@ fn passable(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o755))
 }
 
-/// What is there already, of an earlier path, may stay.
+/// Accepts that a directory is there already, made for an earlier path.
 fn once(made: io::Result<()>) -> io::Result<()> {
     made.or_else(|e| if e.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(e) })
 }

@@ -18,7 +18,7 @@ const NOBODY: u32 = 65534;
 /// Root becomes the plan's user. Returns why it stays root.
 ///
 /// # Errors
-/// It cannot become the user that the plan names.
+/// The process cannot become the user that the plan names.
 pub(super) fn leave_root(plan: &SandboxPlan) -> Result<Option<String>, SandboxError> {
     if !geteuid().is_root() {
         return Ok(None);
@@ -59,7 +59,7 @@ fn kept_by_a_parent(change: impl FnOnce() -> Result<(), Errno>) -> Result<(), Er
     change()?;
     let Some(signal) = asked else { return Ok(()) };
     set_parent_process_death_signal(Some(signal))?;
-    // It ended in between.
+    // The parent ended in between.
     if getppid() != parent {
         kill_process(getpid(), signal)?;
     }

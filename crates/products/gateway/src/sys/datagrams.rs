@@ -12,7 +12,7 @@ use pagewire::memory::{Frag, Spare};
 
 use super::{Pieces, check};
 
-/// Of `linux/udp.h`.
+/// The option for messages of several datagrams, from `linux/udp.h`.
 const UDP_SEGMENT: c_int = 103;
 const UDP_GRO: c_int = 104;
 
@@ -22,13 +22,13 @@ const CONTROL: usize = 256;
 /// Bytes of a control message's header.
 const CONTROL_HEADER: usize = size_of::<libc::cmsghdr>();
 
-/// How a datagram leaves.
+/// Destination and options of a datagram that is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sending {
     pub(crate) to: SocketAddr,
     /// Payload bytes of each datagram but the last; `None`: it is one.
     pub(crate) segment: Option<u16>,
-    /// Its hop limit; `None`: the socket's.
+    /// The hop limit; `None`: the socket's.
     pub(crate) hop_limit: Option<u8>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Received {
 pub(crate) struct Reported {
     /// The error as `errno`.
     pub(crate) error: i32,
-    /// Who reported it: `SO_EE_ORIGIN_*`.
+    /// The origin of the error: `SO_EE_ORIGIN_*`.
     pub(crate) origin: u8,
     /// Type and code of the ICMP message.
     pub(crate) kind: (u8, u8),
@@ -282,7 +282,6 @@ impl Control {
         Self { bytes: Aligned([0; CONTROL]), len: 0 }
     }
 
-    /// Adds a message.
     fn push(&mut self, level: c_int, kind: c_int, data: &[u8]) {
         let len = CONTROL_HEADER + data.len();
         let Some(room) = self.bytes.0.get_mut(self.len..self.len + len.next_multiple_of(WORD))
@@ -333,7 +332,7 @@ mod tests {
         assert_eq!(control.find(1, 2), Some(&[7, 7][..]));
         assert_eq!(control.find(3, 4), Some(&[8; 4][..]));
         assert_eq!(control.find(1, 4), None);
-        // As the kernel's macros have it.
+        // The same calculation as in the kernel's macros.
         // SAFETY: a plain calculation.
         let space = |len| unsafe { libc::CMSG_SPACE(len) } as usize;
         assert_eq!(control.len, space(2) + space(4));

@@ -16,15 +16,15 @@ use smallvec::SmallVec;
 
 use crate::limits::GATHER;
 
-/// Of `asm-generic/sockios.h`: whether the next byte is where urgent data ends.
+/// The request whether the next byte is where urgent data ends, from `asm-generic/sockios.h`.
 const SIOCATMARK: libc::c_ulong = 0x8905;
 
-/// What a gathering write did.
+/// The result of a gathering write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
     /// Bytes that the socket took.
     pub(crate) bytes: usize,
-    /// It took all that it was offered, and may have room for more.
+    /// The socket took all that it was offered, and may have room for more.
     pub(crate) all: bool,
 }
 

@@ -1,8 +1,8 @@
 //! An endpoint's time, its peers and what it hears, in virtual time.
 
 use super::*;
-use crate::ask::{Ask, GuestId, Protocol};
 use crate::limits::UDP_PEERS;
+use crate::request::{Ask, GuestId, Protocol};
 use crate::world::{Settings, lone_context};
 
 const START: Instant = Instant::from_millis(1000);
@@ -12,8 +12,8 @@ fn guest() -> SocketAddr {
     "10.0.2.15:4000".parse().unwrap()
 }
 
-fn judged(at: SocketAddr) -> Judged {
-    Judged { flow: 1, ask: Ask::new(GuestId(1), Protocol::Udp, guest(), at), to: Ok(at) }
+fn judged(at: SocketAddr) -> JudgedFlow {
+    JudgedFlow { flow: 1, ask: Ask::new(GuestId(1), Protocol::Udp, guest(), at), to: Ok(at) }
 }
 
 /// An endpoint of the guest that has sent to these.
@@ -117,15 +117,15 @@ fn the_guest_hears_addresses_that_it_has_sent_to_by_the_names_that_it_has_for_th
     ] {
         assert_eq!(hear(&mut endpoint, START, from).as_deref(), source, "{from}");
     }
-    assert_eq!(endpoint.asked(at), Some(asked));
-    assert_eq!(endpoint.asked("127.0.0.1:8081".parse().unwrap()), None);
+    assert_eq!(endpoint.alias(at), Some(asked));
+    assert_eq!(endpoint.alias("127.0.0.1:8081".parse().unwrap()), None);
 }
 
 /// A client of the guest's published port, whom the guest calls `called`.
-fn client(flow: u64, at: SocketAddr) -> Judged {
+fn client(flow: u64, at: SocketAddr) -> JudgedFlow {
     let mut ask = Ask::new(GuestId(1), Protocol::Udp, at, guest());
     ask.direction = Direction::In;
-    Judged { flow, ask, to: Ok(guest()) }
+    JudgedFlow { flow, ask, to: Ok(guest()) }
 }
 
 #[test]
@@ -136,11 +136,11 @@ fn of_two_clients_that_the_guest_calls_the_same_the_later_has_the_answer() {
     let called = "10.0.2.2:5000".parse().unwrap();
     let [first, second] = ["127.0.0.1:5000", "127.0.0.2:5000"].map(|at| at.parse().unwrap());
     for (flow, at) in [(2, first), (3, second), (4, first)] {
-        endpoint.welcome(START, client(flow, at), (called, at), false, &context);
+        endpoint.add_client(START, client(flow, at), (called, at), false, &context);
         assert!(endpoint.peer(called).is_none(), "the guest means the later client");
         assert!(endpoint.answer(START, called, false, &context));
         assert_eq!(endpoint.peer(called).map(|peer| peer.at), Some(at));
-        assert_eq!(endpoint.counts(), Counts { peers: 2, asking: 0 });
+        assert_eq!(endpoint.counts(), Counts { peers: 2, new_clients: 0 });
     }
     let closed = |record: &Record| match record {
         Record::Closed { flow, .. } => Some(*flow),
@@ -149,7 +149,7 @@ fn of_two_clients_that_the_guest_calls_the_same_the_later_has_the_answer() {
     let closed: Vec<u64> = records.lock().unwrap().iter().filter_map(closed).collect();
     assert_eq!(closed, [2, 3]);
     // No client takes the place of a destination that the guest has chosen.
-    endpoint.welcome(START, client(5, first), (own, first), false, &context);
+    endpoint.add_client(START, client(5, first), (own, first), false, &context);
     assert_eq!(endpoint.peer(own).map(|peer| peer.at), Some(own));
 }
 
@@ -159,13 +159,13 @@ fn clients_without_an_answer_count_apart_from_peers_and_are_forgotten() {
     let mut endpoint = endpoint(&context, &["203.0.113.1:443"]);
     for n in 0..10 {
         let at = SocketAddr::from(([198, 51, 100, n], 4000));
-        endpoint.welcome(START, client(n.into(), at), (at, at), false, &context);
+        endpoint.add_client(START, client(n.into(), at), (at, at), false, &context);
     }
-    assert_eq!(endpoint.counts(), Counts { peers: 1, asking: 10 });
+    assert_eq!(endpoint.counts(), Counts { peers: 1, new_clients: 10 });
     assert!(hear(&mut endpoint, START + UDP_IDLE / 2, "198.51.100.3:4000").is_some());
     endpoint.expire_clients(START + UDP_IDLE - JUST);
-    assert_eq!(endpoint.counts().asking, 10);
+    assert_eq!(endpoint.counts().new_clients, 10);
     endpoint.expire_clients(START + UDP_IDLE);
-    assert_eq!(endpoint.counts(), Counts { peers: 1, asking: 1 });
+    assert_eq!(endpoint.counts(), Counts { peers: 1, new_clients: 1 });
     assert!(!endpoint.is_new_client("198.51.100.3:4000".parse().unwrap()));
 }

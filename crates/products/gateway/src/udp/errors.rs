@@ -1,5 +1,5 @@
-//! Errors that the network, or this machine, reports become the ICMP message that the guest would have got:
-//! those about datagrams, and refusals to send, which connections meet, too.
+//! ICMP errors for the guest, made of the errors that the network or this machine reports: of error queues of datagram
+//! sockets, and of refusals to send or connect.
 
 use std::io;
 use std::net::IpAddr;
@@ -9,14 +9,14 @@ use pagewire::services::{Flow, Instant, Stack, Unreachable};
 use crate::context::Denial;
 use crate::sys::datagrams::Reported;
 
-/// Of `linux/errqueue.h`.
+/// Origins of errors, from `linux/errqueue.h`.
 const LOCAL: u8 = 1;
 const ICMP: u8 = 2;
 const ICMP6: u8 = 3;
 
-/// What the guest is told about an entry of an error queue, and by whom; `None`: nothing. The guest
-/// calls the destination `asked`.
-pub(crate) fn meaning(reported: &Reported, asked: IpAddr) -> Option<(Unreachable, Option<IpAddr>)> {
+/// The ICMP error for an entry of an error queue, and the sender that the guest sees; `None`: no error. The guest
+/// knows the destination as `asked`.
+pub(crate) fn icmp_of(reported: &Reported, asked: IpAddr) -> Option<(Unreachable, Option<IpAddr>)> {
     let mtu = reported.info;
     let what = match (reported.origin, reported.kind) {
         (LOCAL, _) if reported.error == libc::EMSGSIZE => Unreachable::TooBig { mtu },
@@ -38,19 +38,19 @@ pub(crate) fn meaning(reported: &Reported, asked: IpAddr) -> Option<(Unreachable
         _ => return None,
     };
     let by = match reported.offender {
-        // The destination speaks for itself, by the name that the guest has for it.
+        // An error of the destination itself comes from the address that the guest knows.
         Some(by) if by == reported.to.ip() => Some(asked),
-        // This machine is no router: the gateway speaks for it.
+        // This machine is no router: its own errors come from the gateway.
         Some(by) if by.is_loopback() || reported.origin == LOCAL => None,
         by => by,
     };
     Some((what, by))
 }
 
-/// What the guest is told when this machine cannot send; `None`: nothing.
-pub(crate) fn refusal(error: &io::Error, v6: bool) -> Option<Unreachable> {
+/// The ICMP error when this machine cannot send; `None`: no error.
+pub(crate) fn unreachable_of(error: &io::Error, v6: bool) -> Option<Unreachable> {
     match error.kind() {
-        // Linux looks for a source first: this machine has no address of that version.
+        // Linux selects a source address first: this machine has no address of that version.
         io::ErrorKind::AddrNotAvailable if v6 => Some(Unreachable::Net),
         _ if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => Some(Unreachable::Net),
         io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => Some(Unreachable::Net),
@@ -60,19 +60,19 @@ pub(crate) fn refusal(error: &io::Error, v6: bool) -> Option<Unreachable> {
     }
 }
 
-/// Tells the guest that a packet went nowhere, and who says so.
-pub(crate) fn tell(
+/// Sends the guest an ICMP error about a packet, from the given sender.
+pub(crate) fn send_error(
     now: Instant,
     stack: &mut Stack,
     about: &Flow,
     (why, by): (Unreachable, Option<IpAddr>),
 ) {
-    // There is a limit on these messages, which counts those beyond.
+    // The stack limits these messages, and counts those beyond.
     let _ = stack.send_unreachable(now, about, why, by);
 }
 
-/// What the guest is told about a verdict; `None`: nothing.
-pub(crate) fn denial(denial: Denial) -> Option<Unreachable> {
+/// The ICMP error for a denial; `None`: no error.
+pub(crate) fn unreachable_of_denial(denial: Denial) -> Option<Unreachable> {
     match denial {
         Denial::Refuse => Some(Unreachable::Port),
         Denial::Prohibit => Some(Unreachable::Prohibited),
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn the_destination_speaks_by_the_name_that_the_guest_has_for_it() {
         let asked = "203.0.113.1".parse().unwrap();
-        let about = |kind, by| meaning(&reported(ICMP, kind, by), asked);
+        let about = |kind, by| icmp_of(&reported(ICMP, kind, by), asked);
         assert_eq!(about((3, 3), "192.0.2.9"), Some((Unreachable::Port, Some(asked))));
         let router = "198.51.100.1".parse().unwrap();
         assert_eq!(about((11, 0), "198.51.100.1"), Some((Unreachable::TimeExceeded, Some(router))));
@@ -111,7 +111,7 @@ mod tests {
     fn each_report_of_the_network_is_the_message_that_the_guest_would_have_got() {
         use Unreachable::{Host, Net, Port, Prohibited, Protocol, TimeExceeded};
         let too_big = Unreachable::TooBig { mtu: 1400 };
-        for (origin, kind, codes, told) in [
+        for (origin, kind, codes, expected) in [
             (ICMP, 3, &[0, 6, 11][..], Some(Net)),
             (ICMP, 3, &[1, 5, 7, 8, 12], Some(Host)),
             (ICMP, 3, &[2], Some(Protocol)),
@@ -136,8 +136,8 @@ mod tests {
             (0, 3, &[3], None),
         ] {
             for code in codes {
-                let found = meaning(&reported(origin, (kind, *code), ""), [203, 0, 113, 1].into());
-                assert_eq!(found.map(|(what, _)| what), told, "{origin} {kind} {code}");
+                let found = icmp_of(&reported(origin, (kind, *code), ""), [203, 0, 113, 1].into());
+                assert_eq!(found.map(|(what, _)| what), expected, "{origin} {kind} {code}");
             }
         }
     }
@@ -146,7 +146,7 @@ mod tests {
     fn a_datagram_that_this_machine_finds_too_long_is_too_long_for_the_guest() {
         let asked = "203.0.113.1".parse().unwrap();
         let too_big = Unreachable::TooBig { mtu: 1400 };
-        assert_eq!(meaning(&reported(LOCAL, (0, 0), ""), asked), Some((too_big, None)));
-        assert_eq!(meaning(&reported(ICMP6, (2, 0), ""), asked), Some((too_big, None)));
+        assert_eq!(icmp_of(&reported(LOCAL, (0, 0), ""), asked), Some((too_big, None)));
+        assert_eq!(icmp_of(&reported(ICMP6, (2, 0), ""), asked), Some((too_big, None)));
     }
 }

@@ -3,9 +3,9 @@
 //!
 //! Read [`Udp`] first, then `endpoint.rs` (a socket, its peers and its time) and `errors.rs`.
 
-mod asking;
 mod endpoint;
 pub(crate) mod errors;
+mod new_clients;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -20,48 +20,47 @@ use pagewire::udp::UdpTarget;
 use rustix::event::epoll::EventFlags;
 use slab::Slab;
 
-use crate::ask::{How, Protocol};
 use crate::context::Context;
+use crate::epoll::{SourceKind, Token};
 use crate::limits::{
     GATHER, TURN_BYTES, UDP_ASKING_IN_ALL, UDP_BURST, UDP_CLIENTS_BURST, UDP_CLIENTS_PER_SECOND,
     UDP_LONGEST, UDP_PEERS_IN_ALL, UDP_RETRY, UDP_SEGMENTS, UDP_SWEEP,
 };
 use crate::publish::can_be_kept;
 use crate::rate::Rate;
+use crate::request::{How, Protocol};
 use crate::sys::datagrams::{self, Sending};
-use crate::watch::{Kind, Token};
 use endpoint::{Counts, Endpoint};
 
-/// The guest's datagrams.
+/// The relay of one guest's datagrams.
 pub(crate) struct Udp {
-    /// Takes datagrams to every address.
+    /// The guest-side socket, which takes datagrams to every address.
     socket: UdpId,
     endpoints: Slab<Endpoint>,
     by_guest: HashMap<SocketAddr, u32>,
     /// Endpoints whose sockets may have datagrams; entries may be stale.
     listed: VecDeque<u32>,
-    /// The guest's socket may have datagrams.
     readable: bool,
-    /// Of all endpoints. Anybody can make clients, so these take no peer's place.
+    /// Sums over all endpoints. Anybody can cause new clients, so these take no peer's slot.
     counts: Counts,
-    /// New clients of published ports.
+    /// The rate of new clients of published ports.
     clients: Rate,
-    /// Before, no endpoint can make room for another.
+    /// Until this time no endpoint can make room for another.
     evict_at: Instant,
-    /// No page was free: when to read again.
+    /// The time to read again, after no page was free.
     retry_at: Option<Instant>,
     sweep_at: Option<Instant>,
 }
 
-/// What reading a socket of the kernel came to.
+/// The result of reading a kernel socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Read {
-    /// There may be more.
+enum ReceiveStep {
+    /// There may be more datagrams.
     More,
     Dry,
     /// The stack has no page to read into.
     NoPages,
-    /// There is an error in its queue.
+    /// The socket's error queue has an entry.
     Failed,
 }
 
@@ -88,12 +87,12 @@ impl Udp {
         self.socket == socket
     }
 
-    /// The guest has sent something.
+    /// Notes that the guest has sent datagrams.
     pub(crate) fn note_guest(&mut self) {
         self.readable = true;
     }
 
-    /// A socket of the kernel has something.
+    /// Notes that a kernel socket is readable, or has an error.
     pub(crate) fn note_host(&mut self, token: Token, ready: EventFlags) {
         if let Some(endpoint) = self.endpoints.get_mut(token.at as usize)
             && endpoint.serial == token.serial
@@ -111,7 +110,7 @@ impl Udp {
         }
     }
 
-    /// When [`turn`](Self::turn) is due without an event.
+    /// The time when [`turn`](Self::turn) is due without an event.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let waits = self.readable || (!self.listed.is_empty() && self.retry_at.is_none());
         let now = waits.then_some(Instant::ZERO);
@@ -137,14 +136,14 @@ impl Udp {
         self.sweep(now, context);
     }
 
-    /// From the guest to the network.
+    /// Passes datagrams from the guest to the network.
     fn send_all(&mut self, now: Instant, stack: &mut Stack, context: &mut Context) {
         for _ in 0..UDP_BURST {
             let Ok(mut udp) = stack.udp(self.socket) else { return self.readable = false };
             match udp.recv(Message(UDP_LONGEST), RecvFlags::empty()) {
                 Ok(message) => self.send(now, stack, context, &message),
                 Err(Error::WouldBlock | Error::NetworkDown) => return self.readable = false,
-                // An error of an earlier datagram, which is nobody's.
+                // The error is of an earlier datagram, and concerns no flow.
                 Err(_) => {}
             }
         }
@@ -159,30 +158,30 @@ impl Udp {
     ) {
         let flow = Flow::udp(message.from, message.to);
         if message.hop_limit <= 1 {
-            return errors::tell(now, stack, &flow, (Unreachable::TimeExceeded, None));
+            return errors::send_error(now, stack, &flow, (Unreachable::TimeExceeded, None));
         }
         let at = match self.route(now, context, message) {
             Ok(at) => at,
             Err(None) => return,
-            Err(Some(why)) => return errors::tell(now, stack, &flow, (why, None)),
+            Err(Some(why)) => return errors::send_error(now, stack, &flow, (why, None)),
         };
         let Some(endpoint) = self.endpoints.get_mut(at as usize) else { return };
         let Some(to) = endpoint.peer(message.to).map(|peer| peer.at) else { return };
         let hop_limit = Some(message.hop_limit - 1);
         let mut send = |part: &FragVec, segment| {
             let how = Sending { to, segment, hop_limit };
-            // A report about an earlier datagram fails a call, and is over with that.
+            // A pending error of an earlier datagram fails one call.
             let first = endpoint.send(part.iter(), how, message.dont_fragment);
             first.or_else(|_| endpoint.send(part.iter(), how, message.dont_fragment))
         };
         let (mut sent, mut failed) = (0, None);
-        for (part, segment) in Parts::of(message) {
+        for (part, segment) in SendBatches::of(message) {
             match (send(&part, segment), segment) {
                 (Ok(n), _) => sent += n,
                 (Err(error), None) => failed = Some(error),
-                // This kernel, or the path, takes none of several.
+                // This kernel, or the path, takes no message of several datagrams.
                 (Err(_), Some(size)) => {
-                    for (one, _) in Parts::apart(part, size) {
+                    for (one, _) in SendBatches::apart(part, size) {
                         match send(&one, None) {
                             Ok(n) => sent += n,
                             Err(error) => failed = Some(error),
@@ -199,15 +198,15 @@ impl Udp {
             return;
         };
         context.counters.datagrams_lost += 1;
-        if let Some(why) = errors::refusal(&error, to.is_ipv6()) {
-            errors::tell(now, stack, &flow, (why, None));
+        if let Some(why) = errors::unreachable_of(&error, to.is_ipv6()) {
+            errors::send_error(now, stack, &flow, (why, None));
         }
-        // The queue knows more: how long a datagram may be on this path.
+        // The error queue has details: the MTU of this path.
         self.pass_errors(now, stack, context, at);
     }
 
-    /// The endpoint of a datagram, whose peer is known then; what the guest is told if it may not
-    /// pass.
+    /// The slot of a datagram's endpoint, with the destination among its peers; or the ICMP error for a guest that
+    /// may not send.
     fn route(
         &mut self,
         now: Instant,
@@ -226,21 +225,21 @@ impl Udp {
                 return Ok(at);
             }
         }
-        // A flood from all ports costs no verdicts, but for one each time that places are looked for.
+        // A flood from all ports costs no verdicts, but for one each time that endpoints are evicted.
         if known.is_none() && self.is_full(context) && now < self.evict_at {
             context.counters.endpoints_refused += 1;
             return Err(None);
         }
-        // Before the verdict, which may be written down.
-        if !context.may_begin(now) {
+        // The rate is checked before the verdict, which may be written down.
+        if !context.may_add_destination(now) {
             return Err(None);
         }
         let judged = context.judge(now, Protocol::Udp, message.from, message.to);
-        let to = judged.to.map_err(errors::denial)?;
+        let to = judged.to.map_err(errors::unreachable_of_denial)?;
         if to.is_ipv4() != message.from.is_ipv4() {
             return Err(Some(Unreachable::Net));
         }
-        context.begin(now);
+        context.count_destination(now);
         let at = match known {
             Some(at) => at,
             None => self.open(now, context, message.from)?,
@@ -254,11 +253,11 @@ impl Udp {
     }
 
     fn is_full(&self, context: &Context) -> bool {
-        self.endpoints.len() >= context.share.ports_of_one()
-            || self.endpoints.len() + context.descriptors >= context.share.of_one()
+        self.endpoints.len() >= context.share.ports_per_guest()
+            || self.endpoints.len() + context.descriptors >= context.share.per_guest()
     }
 
-    /// Opens an endpoint; what the guest is told if there are too many, or cannot be any.
+    /// Opens an endpoint; or returns the ICMP error if there are too many, or the system refuses one.
     fn open(
         &mut self,
         now: Instant,
@@ -273,13 +272,14 @@ impl Udp {
             let mut endpoint = Endpoint::new(now, guest)?;
             let place = self.endpoints.vacant_entry();
             let at = place.key() as u32;
-            endpoint.serial = context.watch.add_source(&endpoint.socket, Kind::Endpoint, at)?;
+            endpoint.serial =
+                context.watch.add_source(&endpoint.socket, SourceKind::Endpoint, at)?;
             place.insert(endpoint);
             Ok(at)
         };
         let at = open().map_err(|error| {
             context.counters.exhausted += 1;
-            errors::refusal(&error, guest.is_ipv6())
+            errors::unreachable_of(&error, guest.is_ipv6())
         })?;
         self.by_guest.insert(guest, at);
         self.sweep_at.get_or_insert(now + UDP_SWEEP);
@@ -287,7 +287,7 @@ impl Udp {
         Ok(at)
     }
 
-    /// Passes what comes to this socket on to the guest's address, and what that sends out by it.
+    /// Passes datagrams to this socket on to the guest's address, and sends that address's datagrams by the socket.
     ///
     /// # Errors
     /// The system's.
@@ -307,15 +307,15 @@ impl Udp {
         let mut endpoint = Endpoint::published(now, guest, socket)?;
         let place = self.endpoints.vacant_entry();
         let at = place.key() as u32;
-        endpoint.serial = context.watch.add_source(&endpoint.socket, Kind::Endpoint, at)?;
+        endpoint.serial = context.watch.add_source(&endpoint.socket, SourceKind::Endpoint, at)?;
         place.insert(endpoint);
         self.by_guest.insert(guest, at);
         Ok(())
     }
 
-    /// Closes endpoints that may make room for others; whether there were any.
+    /// Closes endpoints that may make room for others. Returns whether there were any.
     fn evict(&mut self, now: Instant, context: &Context) -> bool {
-        // A flood must not make each datagram look at all endpoints.
+        // In a flood, not every datagram may cause a pass over all endpoints.
         if self.evict_at > now {
             return false;
         }
@@ -323,7 +323,7 @@ impl Udp {
         self.close_those(now, context, |endpoint| endpoint.may_go(now))
     }
 
-    /// From the network to the guest.
+    /// Passes datagrams from the network to the guest.
     fn receive(&mut self, now: Instant, stack: &mut Stack, context: &mut Context, at: u32) {
         let Some(endpoint) = self.endpoints.get_mut(at as usize) else { return };
         endpoint.listed = false;
@@ -331,42 +331,42 @@ impl Udp {
             self.pass_errors(now, stack, context, at);
         }
         let Some(endpoint) = self.endpoints.get_mut(at as usize) else { return };
-        let mut read = Read::More;
+        let mut read = ReceiveStep::More;
         for _ in 0..UDP_BURST {
-            let (full, before) = (self.counts.asking >= UDP_ASKING_IN_ALL, endpoint.counts());
+            let (full, before) = (self.counts.new_clients >= UDP_ASKING_IN_ALL, endpoint.counts());
             let mut admit = || self.clients.take(now).is_ok().then_some(full);
             read = receive_one(now, stack, (self.socket, endpoint), &mut admit, context);
             self.counts.replace(before, endpoint.counts());
-            if read != Read::More {
+            if read != ReceiveStep::More {
                 break;
             }
         }
-        if endpoint.counts().asking > 0 {
+        if endpoint.counts().new_clients > 0 {
             self.sweep_at.get_or_insert(now + UDP_SWEEP);
         }
         match read {
-            Read::Dry => return,
-            Read::More => {}
-            Read::NoPages => self.retry_at = Some(now + UDP_RETRY),
-            // What failed is in the error queue.
-            Read::Failed => endpoint.failed = true,
+            ReceiveStep::Dry => return,
+            ReceiveStep::More => {}
+            ReceiveStep::NoPages => self.retry_at = Some(now + UDP_RETRY),
+            // The error queue has the reason.
+            ReceiveStep::Failed => endpoint.failed = true,
         }
         self.list(at);
     }
 
-    /// Tells the guest what the network has reported about an endpoint's datagrams.
+    /// Sends the guest the errors that the network has reported about an endpoint's datagrams.
     fn pass_errors(&mut self, now: Instant, stack: &mut Stack, context: &mut Context, at: u32) {
         let Some(endpoint) = self.endpoints.get(at as usize) else { return };
         for _ in 0..UDP_BURST {
             let Some(reported) = datagrams::take_error(endpoint.socket.as_fd()) else { return };
-            let Some(asked) = endpoint.asked(reported.to) else { continue };
-            let Some(why) = errors::meaning(&reported, asked.ip()) else { continue };
+            let Some(asked) = endpoint.alias(reported.to) else { continue };
+            let Some(why) = errors::icmp_of(&reported, asked.ip()) else { continue };
             context.counters.errors_in += 1;
-            errors::tell(now, stack, &Flow::udp(endpoint.guest, asked), why);
+            errors::send_error(now, stack, &Flow::udp(endpoint.guest, asked), why);
         }
     }
 
-    /// Closes endpoints that have been silent for their time, and forgets clients that have.
+    /// Closes endpoints that have been silent for their time, and forgets clients without an answer.
     fn sweep(&mut self, now: Instant, context: &Context) {
         if self.sweep_at.is_none_or(|at| at > now) {
             return;
@@ -401,7 +401,6 @@ impl Udp {
         endpoint.close(now, how, context);
     }
 
-    /// Endpoints at the moment.
     pub(crate) fn len(&self) -> usize {
         self.endpoints.len()
     }
@@ -422,15 +421,15 @@ fn receive_one(
     (socket, endpoint): (UdpId, &mut Endpoint),
     admit: &mut impl FnMut() -> Option<bool>,
     context: &mut Context,
-) -> Read {
-    let Ok(mut udp) = stack.udp(socket) else { return Read::Dry };
+) -> ReceiveStep {
+    let Ok(mut udp) = stack.udp(socket) else { return ReceiveStep::Dry };
     let (mut got, mut is_known) = (None, false);
     let filled = udp.fill(now, UDP_LONGEST, |spare| {
         let result = got.insert(datagrams::receive(endpoint.socket.as_fd(), &mut [], spare));
         let received = result.as_ref().ok().filter(|received| !received.cut)?;
         if endpoint.is_new_client(received.from) {
-            // Beyond the rate of new clients they are strangers.
-            welcome(now, endpoint, received.from, admit()?, context);
+            // Clients beyond the rate of new ones are filtered as strangers are.
+            add_client(now, endpoint, received.from, admit()?, context);
         }
         let source = endpoint.source_of(now, received.from, received.len)?;
         is_known = true;
@@ -441,63 +440,63 @@ fn receive_one(
     });
     let counters = &mut context.counters;
     match (got, filled) {
-        (None, Err(Error::NoBuffers | Error::WouldBlock)) => Read::NoPages,
-        (None, _) => Read::Dry,
+        (None, Err(Error::NoBuffers | Error::WouldBlock)) => ReceiveStep::NoPages,
+        (None, _) => ReceiveStep::Dry,
         (Some(Err(error)), _) => match error.kind() {
-            io::ErrorKind::WouldBlock => Read::Dry,
-            io::ErrorKind::Interrupted => Read::More,
-            _ => Read::Failed,
+            io::ErrorKind::WouldBlock => ReceiveStep::Dry,
+            io::ErrorKind::Interrupted => ReceiveStep::More,
+            _ => ReceiveStep::Failed,
         },
         (Some(Ok(_)), _) if !is_known => {
             counters.datagrams_filtered += 1;
-            Read::More
+            ReceiveStep::More
         }
         (Some(Ok(received)), Ok(_)) => {
             counters.bytes_in += received.len as u64;
             counters.datagrams_in += count(received.len, received.segment);
             stack.ledger_mut().note(CopyReason::SocketRx, received.len);
-            Read::More
+            ReceiveStep::More
         }
         (Some(Ok(_)), Err(_)) => {
             counters.datagrams_lost += 1;
-            Read::More
+            ReceiveStep::More
         }
     }
 }
 
-/// A new client of a published port, unless rules forbid it.
-fn welcome(
+/// Adds a new client of a published port, unless rules forbid it.
+fn add_client(
     now: Instant,
     endpoint: &mut Endpoint,
     client: SocketAddr,
     full: bool,
     context: &mut Context,
 ) {
-    let judged = context.consider_client(now, Protocol::Udp, client, endpoint.guest);
-    let called = match can_be_kept(client.ip(), endpoint.guest.ip(), &context.inside) {
+    let judged = context.judge_client_quietly(now, Protocol::Udp, client, endpoint.guest);
+    let alias = match can_be_kept(client.ip(), endpoint.guest.ip(), &context.guest_networks) {
         true => Some(client),
         // The gateway's address stands for clients that the guest could not answer.
         false => context.own_address(endpoint.guest.ip()).map(|ip| (ip, client.port()).into()),
     };
-    if let (Ok(_), Some(called)) = (judged.to, called) {
-        let made_room = endpoint.welcome(now, judged, (called, client), full, context);
+    if let (Ok(_), Some(alias)) = (judged.to, alias) {
+        let made_room = endpoint.add_client(now, judged, (alias, client), full, context);
         context.counters.clients_forgotten += u64::from(made_room);
     }
 }
 
-/// How many datagrams so many bytes are.
+/// The number of datagrams in a message of several of one size.
 fn count(bytes: usize, segment: Option<u16>) -> u64 {
     segment.filter(|&n| n > 0).map_or(1, |n| bytes.div_ceil(n.into())) as u64
 }
 
-/// The messages to the kernel that a message of the guest makes: mostly one.
-struct Parts<'a> {
+/// The messages to the kernel for a message of the guest: mostly one.
+struct SendBatches<'a> {
     left: FragVec,
     whole: Option<&'a UdpMessage>,
     segment: usize,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> SendBatches<'a> {
     fn of(message: &'a UdpMessage) -> Self {
         let segment = message.segment.unwrap_or(0);
         let bytes: usize = message.payload.iter().map(Frag::len).sum();
@@ -508,20 +507,20 @@ impl<'a> Parts<'a> {
         Self { left: FragVec::new(), whole: Some(message), segment: segment.into() }
     }
 
-    /// Each datagram by itself.
+    /// One message for each datagram.
     fn apart(payload: FragVec, segment: u16) -> Self {
         Self { left: payload, whole: None, segment: segment.into() }
     }
 }
 
-impl Iterator for Parts<'_> {
+impl Iterator for SendBatches<'_> {
     type Item = (FragVec, Option<u16>);
 
     fn next(&mut self) -> Option<Self::Item> {
         if let Some(message) = self.whole.take() {
             return Some((message.payload.clone(), message.segment));
         }
-        // Rare: one datagram at a time.
+        // One datagram at a time, which is rare.
         let (mut part, mut missing) = (FragVec::new(), self.segment);
         while missing > 0
             && let Some(front) = self.left.first_mut()

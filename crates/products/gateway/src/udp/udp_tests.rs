@@ -7,10 +7,10 @@ use std::time::Duration;
 use pagewire::services::{RecvFlags, SocketBind, UdpId};
 
 use super::endpoint::Counts;
-use crate::ask::{Ask, Direction, Verdict};
 use crate::limits::{DESTINATIONS_BURST, UDP_ASKING, UDP_IDLE, UDP_PEERS, UDP_SWEEP};
 use crate::policy::Rules;
 use crate::publish::Publish;
+use crate::request::{Ask, Direction, Verdict};
 use crate::world::{Settings, World};
 
 /// Leads each of these addresses to the loopback, and allows nothing else.
@@ -136,8 +136,8 @@ fn clients_that_have_no_answer_do_not_push_out_one_that_has() {
         for chunk in 0..=(UDP_ASKING / 256) {
             let forged = clients(256);
             ask(&mut world, service, &forged, there);
-            let Counts { peers, asking } = world.relay.udp().counts;
-            assert!(peers <= 1 && asking <= UDP_ASKING, "chunk {chunk}");
+            let Counts { peers, new_clients } = world.relay.udp().counts;
+            assert!(peers <= 1 && new_clients <= UDP_ASKING, "chunk {chunk}");
         }
         ask(&mut world, service, &honest, there);
         send(&mut world, service, asked[0]);
@@ -145,7 +145,7 @@ fn clients_that_have_no_answer_do_not_push_out_one_that_has() {
     }
     assert!(world.relay.counters().clients_forgotten > 0);
     world.pass(UDP_IDLE + UDP_SWEEP);
-    assert_eq!(world.relay.udp().counts, Counts { peers: 1, asking: 0 });
+    assert_eq!(world.relay.udp().counts, Counts { peers: 1, new_clients: 0 });
     // Neither the flood nor the client has a record more.
     assert_eq!(world.verdicts().len(), before);
 }

@@ -1,4 +1,4 @@
-//! A file that has a limit, and keeps its latest lines.
+//! [`BoundedLog`]: a log file with a limit, which keeps the latest lines.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,11 +12,11 @@ use crate::limits::LOG_MOVE;
 
 const NO_LIMIT: &str = "the log of connections has no limit";
 
-/// Opens a file for appending, and for reading if that may be; its lock keeps other gateways from moving
-/// its lines. Returns its limit, too: none where lines cannot be moved.
+/// Opens a file for appending, and for reading if allowed; its lock keeps other gateways from moving
+/// its lines. Returns the file's limit, too: none where lines cannot be moved.
 pub(crate) fn open(path: &Path, most: u64) -> io::Result<(File, u64)> {
     let open = |reads| File::options().create(true).append(true).read(reads).open(path);
-    // A pipe that is open for reading, too, would never end.
+    // A pipe that this process also reads would never report that its reader is gone.
     let file = open(false)?;
     if !file.metadata()?.is_file() {
         return Ok((file, u64::MAX));
@@ -28,7 +28,7 @@ pub(crate) fn open(path: &Path, most: u64) -> io::Result<(File, u64)> {
             (file, u64::MAX)
         }
     };
-    // Where there are no locks, as on some network file systems, nobody is known to have it.
+    // On file systems without locks, as some network ones, another writer cannot be detected.
     if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
         tracing::warn!(error = "another process writes it", "{NO_LIMIT}");
         return Ok((file, u64::MAX));
@@ -36,16 +36,16 @@ pub(crate) fn open(path: &Path, most: u64) -> io::Result<(File, u64)> {
     Ok((file, most))
 }
 
-/// Writes behind what a file has, and removes its older half when it would become too long. It needs
+/// A writer that appends to a file, and removes the older half when the file would become too long. It needs
 /// nothing but the descriptor: a sandbox has no paths.
 #[derive(Debug)]
-pub(crate) struct Latest {
+pub(crate) struct BoundedLog {
     file: File,
     most: u64,
 }
 
-impl Latest {
-    /// A file that is open for reading and appending. What is no file has no limit, nor has one whose
+impl BoundedLog {
+    /// Wraps a file that is open for reading and appending. Pipes and the like have no limit, nor has a file whose
     /// lines this process cannot move.
     pub(crate) fn new(file: File, most: u64) -> io::Result<Self> {
         let mut latest = Self { file, most };
@@ -61,8 +61,8 @@ impl Latest {
         Ok(latest)
     }
 
-    /// Whether the file can be read, and written to at other places than its end: one with the attribute
-    /// of append-only files (`chattr +a`) cannot.
+    /// Checks that the file can be read, and written to at other offsets than its end, which the attribute
+    /// of append-only files (`chattr +a`) prevents.
     fn try_to_move(&self) -> io::Result<()> {
         let before = fcntl_getfl(&self.file)?;
         if before & OFlags::RWMODE != OFlags::RDWR {
@@ -75,7 +75,7 @@ impl Latest {
     /// Moves the latest lines to the beginning, as many as fit into half of the limit.
     fn drop_older(&mut self, len: u64) -> io::Result<()> {
         let before = fcntl_getfl(&self.file)?;
-        // While a file is open for appending, Linux writes to its end only.
+        // With `O_APPEND`, Linux writes to the end of the file only.
         fcntl_setfl(&self.file, before - OFlags::APPEND)?;
         let moved = self.move_later(len - len.min(self.most / 2));
         fcntl_setfl(&self.file, before)?;
@@ -103,9 +103,9 @@ impl Latest {
     }
 }
 
-impl Write for Latest {
+impl Write for BoundedLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Others may have appended, or emptied it.
+        // Other processes may have appended to the file, or emptied it.
         if self.most < u64::MAX {
             let len = self.file.metadata()?.len();
             if len + bytes.len() as u64 > self.most {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     /// Lines beyond a limit of one block, and how many there are then.
-    fn lines(latest: &mut Latest) -> usize {
+    fn lines(latest: &mut BoundedLog) -> usize {
         (0..10_000).for_each(|n| latest.write_all(format!("line {n}\n").as_bytes()).unwrap());
         10_000
     }
@@ -140,7 +140,7 @@ mod tests {
         let path = dir.path().join("log");
         std::fs::write(&path, "of an earlier run\n").unwrap();
         let most = 3 * LOG_MOVE as u64;
-        let mut latest = Latest::new(open(&path), most).unwrap();
+        let mut latest = BoundedLog::new(open(&path), most).unwrap();
         let all = 40_000;
         for n in 0..all {
             latest.write_all(format!("line {n}\n").as_bytes()).unwrap();
@@ -160,7 +160,7 @@ mod tests {
     fn what_others_empty_is_written_from_its_beginning() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut latest = Latest::new(open(&path), LOG_MOVE as u64).unwrap();
+        let mut latest = BoundedLog::new(open(&path), LOG_MOVE as u64).unwrap();
         latest.write_all(b"first\n").unwrap();
         std::fs::write(&path, "").unwrap();
         latest.write_all(b"second\n").unwrap();
@@ -172,7 +172,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let file = File::options().create(true).append(true).open(&path).unwrap();
-        let mut latest = Latest::new(file, LOG_MOVE as u64).unwrap();
+        let mut latest = BoundedLog::new(file, LOG_MOVE as u64).unwrap();
         let all = lines(&mut latest);
         assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), all);
     }
@@ -192,7 +192,7 @@ mod tests {
             return pagewire_testkit::skip(String::from_utf8_lossy(&done.stderr));
         }
         let text = std::panic::catch_unwind(|| {
-            let all = lines(&mut Latest::new(file, LOG_MOVE as u64).unwrap());
+            let all = lines(&mut BoundedLog::new(file, LOG_MOVE as u64).unwrap());
             (std::fs::read_to_string(&path).unwrap(), all)
         });
         // Without that, the folder cannot be removed.
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn what_is_no_file_has_no_limit() {
         let file = File::options().read(true).append(true).open("/dev/null").unwrap();
-        let mut latest = Latest::new(file, 1).unwrap();
+        let mut latest = BoundedLog::new(file, 1).unwrap();
         latest.write_all(&[b'\n'; 100]).unwrap();
     }
 }

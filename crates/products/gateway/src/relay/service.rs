@@ -1,4 +1,4 @@
-//! A relay as a service of its guest's host, and as what the guest's handle reaches.
+//! [`RelayService`]: the relay as a service of its guest's host, and the handle by which the guest's owner reaches it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,20 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pagewire::services::{Event, Instant, Service, Stack};
 
-use crate::relay::Relay;
+use super::Relay;
 
 #[derive(Clone)]
-pub(crate) struct Engine(Arc<Shared>);
+pub(crate) struct RelayService(Arc<Shared>);
 
 struct Shared {
-    /// Locked under the host's lock, or alone: by the host's thread, and for a moment by callers.
+    /// The relay; locked under the host's lock by the host's thread, or alone and for a moment by callers.
     relay: Mutex<Relay>,
     epoll: Arc<OwnedFd>,
-    /// When the next turn is due, in nanoseconds: read in every turn of the host, without the lock.
+    /// The time of the next turn in nanoseconds: read in every turn of the host, without the relay's lock.
     due: AtomicU64,
 }
 
-impl Engine {
+impl RelayService {
     pub(crate) fn new(relay: Relay) -> Self {
         let epoll = relay.epoll();
         let due = AtomicU64::new(Instant::FAR.as_nanos());
@@ -30,23 +30,22 @@ impl Engine {
         self.0.relay.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads something of the relay.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Relay) -> T) -> T {
         read(&self.lock())
     }
 
-    /// Runs a verb of the relay, under the host's lock.
+    /// Changes the relay, under the host's lock, and publishes when the next turn is due.
     pub(crate) fn with<T>(&self, verb: impl FnOnce(&mut Relay) -> T) -> T {
         let mut relay = self.lock();
         let result = verb(&mut relay);
         let due = relay.poll_timeout().unwrap_or(Instant::FAR);
-        // Read and written under the host's lock only.
+        // `due` is read and written under the host's lock only, so the ordering is free.
         self.0.due.store(due.as_nanos(), Ordering::Relaxed);
         result
     }
 }
 
-impl Service for Engine {
+impl Service for RelayService {
     fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
         self.with(|relay| relay.turn(now, stack, events));
     }

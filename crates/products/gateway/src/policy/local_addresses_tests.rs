@@ -7,18 +7,18 @@ use super::*;
 
 const NOW: Instant = Instant::from_millis(1);
 
-fn is_ours(whereabouts: &mut Whereabouts, address: &str) -> Option<bool> {
-    whereabouts.is_ours(NOW, address.parse().unwrap())
+fn is_ours(local_addresses: &mut LocalAddresses, address: &str) -> Option<bool> {
+    local_addresses.is_ours(NOW, address.parse().unwrap())
 }
 
 #[test]
 fn this_machines_addresses_are_its_own_and_a_strangers_are_not() {
-    let mut whereabouts = Whereabouts::default();
-    assert_eq!(is_ours(&mut whereabouts, "127.0.0.1"), Some(true));
-    assert_eq!(is_ours(&mut whereabouts, "127.9.9.9"), Some(true));
-    assert_eq!(is_ours(&mut whereabouts, "::1"), Some(true));
+    let mut local_addresses = LocalAddresses::default();
+    assert_eq!(is_ours(&mut local_addresses, "127.0.0.1"), Some(true));
+    assert_eq!(is_ours(&mut local_addresses, "127.9.9.9"), Some(true));
+    assert_eq!(is_ours(&mut local_addresses, "::1"), Some(true));
     // RFC 5737: documentation.
-    assert_eq!(is_ours(&mut whereabouts, "192.0.2.1"), Some(false));
+    assert_eq!(is_ours(&mut local_addresses, "192.0.2.1"), Some(false));
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn every_address_of_an_interface_is_ours_the_second_of_a_network_too() {
         ip("route add unreachable 10.1.0.0/16");
         ip("route add prohibit 10.2.0.0/16");
         ip("route add blackhole 10.3.0.0/16");
-        let mut whereabouts = Whereabouts::default();
+        let mut local_addresses = LocalAddresses::default();
         for ours in [
             "192.0.2.10",
             "192.0.2.11",
@@ -55,23 +55,23 @@ fn every_address_of_an_interface_is_ours_the_second_of_a_network_too() {
             "2001:db8::10",
             "2001:db8::11",
         ] {
-            assert_eq!(is_ours(&mut whereabouts, ours), Some(true), "{ours}");
+            assert_eq!(is_ours(&mut local_addresses, ours), Some(true), "{ours}");
         }
         for other in ["192.0.2.12", "8.8.8.8", "10.1.0.1", "10.2.0.1", "2001:db8::12"] {
-            assert_eq!(is_ours(&mut whereabouts, other), Some(false), "{other}");
+            assert_eq!(is_ours(&mut local_addresses, other), Some(false), "{other}");
         }
-        assert_eq!(is_ours(&mut whereabouts, "10.3.0.1"), None);
+        assert_eq!(is_ours(&mut local_addresses, "10.3.0.1"), None);
     });
 }
 
 #[test]
 fn a_question_needs_no_free_descriptor() {
-    let mut whereabouts = Whereabouts::default();
+    let mut local_addresses = LocalAddresses::default();
     let before = getrlimit(Resource::Nofile);
     let none = Rlimit { current: Some(0), ..before };
     setrlimit(Resource::Nofile, none).unwrap();
     let opened = std::net::UdpSocket::bind("127.0.0.1:0");
-    let said = is_ours(&mut whereabouts, "192.0.2.1");
+    let said = is_ours(&mut local_addresses, "192.0.2.1");
     setrlimit(Resource::Nofile, before).unwrap();
     assert_eq!(opened.unwrap_err().raw_os_error(), Some(libc::EMFILE));
     assert_eq!(said, Some(false));
@@ -79,11 +79,11 @@ fn a_question_needs_no_free_descriptor() {
 
 #[test]
 fn what_the_kernel_does_not_say_is_not_known() {
-    let mut whereabouts = Whereabouts::new(Arc::new(Routes::closed()));
-    assert_eq!(is_ours(&mut whereabouts, "192.0.2.1"), None);
-    assert_eq!(is_ours(&mut whereabouts, "127.0.0.1"), Some(true));
+    let mut local_addresses = LocalAddresses::new(Arc::new(RouteSocket::unavailable()));
+    assert_eq!(is_ours(&mut local_addresses, "192.0.2.1"), None);
+    assert_eq!(is_ours(&mut local_addresses, "127.0.0.1"), Some(true));
     // Nor is it taken for known later.
-    assert_eq!(is_ours(&mut whereabouts, "192.0.2.1"), None);
+    assert_eq!(is_ours(&mut local_addresses, "192.0.2.1"), None);
 }
 
 #[test]
@@ -93,33 +93,33 @@ fn a_kernel_that_does_not_know_its_loopback_address_is_not_believed() {
     }
     // The loopback interface of a new namespace is down, so its address leads nowhere.
     Netns::new().inside(|| {
-        let routes = Routes::default();
+        let routes = RouteSocket::default();
         assert!(routes.check().is_err());
-        let mut whereabouts = Whereabouts::new(Arc::new(routes));
-        assert_eq!(is_ours(&mut whereabouts, "192.0.2.1"), None);
+        let mut local_addresses = LocalAddresses::new(Arc::new(routes));
+        assert_eq!(is_ours(&mut local_addresses, "192.0.2.1"), None);
     });
 }
 
 #[test]
 fn an_answer_that_is_none_is_an_error() {
-    let mut answer = question("192.0.2.1".parse().unwrap(), 1);
-    assert!(read(&answer).is_err());
+    let mut answer = encode_request("192.0.2.1".parse().unwrap(), 1);
+    assert!(parse_reply(&answer).is_err());
     answer[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
     for (code, says) in
         [(libc::ENETUNREACH, Some(false)), (libc::ENOBUFS, None), (libc::EINVAL, None)]
     {
         answer[HEADER..HEADER + 4].copy_from_slice(&(-code).to_ne_bytes());
-        assert_eq!(read(&answer).ok(), says);
+        assert_eq!(parse_reply(&answer).ok(), says);
     }
-    assert!(read(&[]).is_err());
+    assert!(parse_reply(&[]).is_err());
 }
 
 #[test]
 fn what_is_remembered_has_a_limit() {
-    let mut whereabouts = Whereabouts::default();
+    let mut local_addresses = LocalAddresses::default();
     for n in 0..2 * OURS_DESTINATIONS as u32 {
         let address = IpAddr::V4((0xc000_0200 + n).into());
-        whereabouts.is_ours(NOW, address);
-        assert!(whereabouts.known.len() <= OURS_DESTINATIONS);
+        local_addresses.is_ours(NOW, address);
+        assert!(local_addresses.cache.len() <= OURS_DESTINATIONS);
     }
 }

@@ -1,4 +1,4 @@
-//! The socket between a process and its helper: one message a packet, its kind in the first byte.
+//! The socket between a process and its helper: one message a packet, with the kind in the first byte.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -24,7 +24,7 @@ pub(super) const FAILED: u8 = b'f';
 /// The program could not be executed: the error's number.
 pub(super) const NOT_EXECUTED: u8 = b'x';
 
-/// One end of the socket.
+/// An end of the socket.
 #[derive(Debug)]
 pub(super) struct Wire(OwnedFd);
 
@@ -90,13 +90,13 @@ impl Wire {
     }
 }
 
-/// What the helper says of the tap that it made.
+/// The helper's report about the tap that it made.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Ready {
     pub(super) name: String,
     pub(super) kernel_mac: [u8; 6],
     pub(super) mtu: usize,
-    /// What could not be set up, and is not essential; a line each.
+    /// Settings that failed and are not essential; a line each.
     pub(super) notes: Vec<String>,
 }
 

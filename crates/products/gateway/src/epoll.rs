@@ -1,5 +1,5 @@
-//! Watching the kernel's sockets: one epoll descriptor for each guest, edge-triggered. A socket is
-//! added once and never changed; it leaves when it is closed.
+//! [`EpollSet`], the epoll descriptor of one guest's relay, edge-triggered. A socket is added once and never
+//! changed; it leaves when it is closed.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,24 +11,24 @@ use rustix::time::Timespec;
 
 use crate::limits::POLL_EVENTS;
 
-/// What the kernel keeps with a watched descriptor: what it is for, and where.
+/// The data that the kernel keeps with a watched descriptor: its kind, and its slot.
 ///
 /// ```text
 ///   63   56 55     32 31       0
-///   | kind | serial  |  place  |
+///   | kind | serial  |  slot   |
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
-    pub(crate) kind: Kind,
-    /// Tells it from earlier ones at the place; 24 bits.
+    pub(crate) kind: SourceKind,
+    /// A number that tells the descriptor from earlier ones in the slot; 24 bits.
     pub(crate) serial: u32,
     pub(crate) at: u32,
 }
 
-/// What a watched descriptor is for.
+/// The kind of a watched descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum SourceKind {
     /// A dial, or a connection.
     Flow = 1,
     /// Datagrams of one address and port of the guest.
@@ -37,8 +37,8 @@ pub(crate) enum Kind {
     Echo = 3,
     /// A published port.
     Published = 4,
-    /// Another descriptor that says that there is work.
-    Bell = 5,
+    /// Another descriptor that is readable while there is work.
+    Wakeup = 5,
 }
 
 /// The bits of a serial.
@@ -52,60 +52,70 @@ impl From<Token> for u64 {
 }
 
 impl Token {
-    /// The token that the kernel has kept.
+    /// The token in the data that the kernel returns.
     fn of(data: u64) -> Option<Self> {
         let kind = match (data >> 56) as u8 {
-            1 => Kind::Flow,
-            2 => Kind::Endpoint,
-            3 => Kind::Echo,
-            4 => Kind::Published,
-            5 => Kind::Bell,
+            1 => SourceKind::Flow,
+            2 => SourceKind::Endpoint,
+            3 => SourceKind::Echo,
+            4 => SourceKind::Published,
+            5 => SourceKind::Wakeup,
             _ => return None,
         };
         Some(Self { kind, serial: (data >> 32) as u32 & SERIALS, at: data as u32 })
     }
 }
 
-/// The descriptors of one guest's relay.
-pub(crate) struct Watch {
+/// The watched descriptors of one guest's relay.
+pub(crate) struct EpollSet {
     epoll: Arc<OwnedFd>,
-    /// What they are ready for, not handled yet.
-    news: Vec<(Token, EventFlags)>,
+    /// Events that were not handled yet.
+    ready: Vec<(Token, EventFlags)>,
     last_serial: u32,
 }
 
-impl Watch {
+impl EpollSet {
     pub(crate) fn new() -> io::Result<Self> {
         let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
-        Ok(Self { epoll, news: Vec::with_capacity(POLL_EVENTS), last_serial: 0 })
+        Ok(Self { epoll, ready: Vec::with_capacity(POLL_EVENTS), last_serial: 0 })
     }
 
-    /// Readable while a watched descriptor has news.
+    /// The epoll descriptor, readable while a watched descriptor has an event.
     pub(crate) fn epoll(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.epoll)
     }
 
     /// Watches a stream socket; returns its serial.
-    pub(crate) fn add_stream(&mut self, socket: impl AsFd, kind: Kind, at: u32) -> io::Result<u32> {
+    pub(crate) fn add_stream(
+        &mut self,
+        socket: impl AsFd,
+        kind: SourceKind,
+        at: u32,
+    ) -> io::Result<u32> {
         let ends = EventFlags::RDHUP | EventFlags::PRI;
         self.add(socket, (kind, at), EventFlags::IN | EventFlags::OUT | ends)
     }
 
-    /// Watches what is only read; returns its serial.
-    pub(crate) fn add_source(&mut self, source: impl AsFd, kind: Kind, at: u32) -> io::Result<u32> {
+    /// Watches a descriptor that is only read; returns its serial.
+    pub(crate) fn add_source(
+        &mut self,
+        source: impl AsFd,
+        kind: SourceKind,
+        at: u32,
+    ) -> io::Result<u32> {
         self.add(source, (kind, at), EventFlags::IN)
     }
 
     /// Watches a descriptor that is readable while there is work.
-    pub(crate) fn add_bell(&mut self, bell: impl AsFd) -> io::Result<()> {
-        let data = EventData::new_u64(Token { kind: Kind::Bell, serial: 0, at: 0 }.into());
+    pub(crate) fn add_wakeup(&mut self, bell: impl AsFd) -> io::Result<()> {
+        let data = EventData::new_u64(Token { kind: SourceKind::Wakeup, serial: 0, at: 0 }.into());
         Ok(epoll::add(&*self.epoll, bell, data, EventFlags::IN)?)
     }
 
     fn add(
         &mut self,
         fd: impl AsFd,
-        (kind, at): (Kind, u32),
+        (kind, at): (SourceKind, u32),
         flags: EventFlags,
     ) -> io::Result<u32> {
         let serial = self.last_serial.wrapping_add(1) & SERIALS;
@@ -115,29 +125,29 @@ impl Watch {
         Ok(serial)
     }
 
-    /// Looks at the descriptors. Returns whether there is something to [`take`](Self::take).
+    /// Polls the descriptors. Returns whether there are events to [`take`](Self::take).
     pub(crate) fn poll(&mut self) -> bool {
-        if self.news.is_empty() {
+        if self.ready.is_empty() {
             let mut room = [const { MaybeUninit::uninit() }; POLL_EVENTS];
             let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-            // It fails only for arguments that are wrong, and without a word when it is interrupted.
+            // The call fails only for wrong arguments, or when a signal interrupts it.
             if let Ok((events, _)) = epoll::wait(&*self.epoll, &mut room, Some(&now)) {
-                let news = events.iter().map(|event| (event.data, event.flags));
+                let ready = events.iter().map(|event| (event.data, event.flags));
                 let known = |(data, flags): (EventData, _)| Some((Token::of(data.u64())?, flags));
-                self.news.extend(news.filter_map(known));
+                self.ready.extend(ready.filter_map(known));
             }
         }
-        !self.news.is_empty()
+        !self.ready.is_empty()
     }
 
-    /// Takes all news, in a vector that [`give_back`](Self::give_back) takes for the next.
+    /// Takes all events, in a vector that [`give_back`](Self::give_back) takes for the next ones.
     pub(crate) fn take(&mut self) -> Vec<(Token, EventFlags)> {
-        std::mem::take(&mut self.news)
+        std::mem::take(&mut self.ready)
     }
 
-    pub(crate) fn give_back(&mut self, mut news: Vec<(Token, EventFlags)>) {
-        news.clear();
-        self.news = news;
+    pub(crate) fn give_back(&mut self, mut ready: Vec<(Token, EventFlags)>) {
+        ready.clear();
+        self.ready = ready;
     }
 }
 
@@ -147,7 +157,13 @@ mod tests {
 
     #[test]
     fn a_token_is_what_the_kernel_returns() {
-        for kind in [Kind::Flow, Kind::Endpoint, Kind::Echo, Kind::Published, Kind::Bell] {
+        for kind in [
+            SourceKind::Flow,
+            SourceKind::Endpoint,
+            SourceKind::Echo,
+            SourceKind::Published,
+            SourceKind::Wakeup,
+        ] {
             let token = Token { kind, serial: SERIALS, at: u32::MAX - 1 };
             assert_eq!(Token::of(token.into()), Some(token));
         }

@@ -1,5 +1,5 @@
-//! What the parts of the gateway say to each other: a flow that asks for leave ([`Ask`]), the
-//! answer ([`Verdict`]), and what is written down about both ([`Record`]).
+//! The types that all parts of the gateway share: a flow that asks for permission ([`Ask`]), the decision
+//! ([`Verdict`]), and the records that are written about both ([`Record`]).
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Names a guest of a gateway; never given twice by one gateway.
+/// The number of a guest, which one gateway never gives twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GuestId(pub(crate) u32);
 
@@ -24,7 +24,7 @@ impl fmt::Display for GuestId {
     }
 }
 
-/// What a flow speaks.
+/// The protocol of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// A TCP connection.
@@ -37,7 +37,7 @@ pub enum Protocol {
 }
 
 impl fmt::Display for Protocol {
-    /// As rules, logs and events write it.
+    /// The name in rules, logs and events.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tcp => "tcp",
@@ -47,7 +47,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Who began a flow.
+/// The direction of a flow, by the side that began it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// The guest.
@@ -108,38 +108,38 @@ impl fmt::Display for Name {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ask {
-    /// Whose flow it is.
+    /// The guest of the flow.
     pub guest: GuestId,
-    /// What it speaks.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Its source: the guest's address, or that of a published port's client.
+    /// The source: the guest's address, or that of a published port's client.
     pub from: SocketAddr,
-    /// Its destination, as the source named it.
+    /// The destination, as the source named it.
     pub to: SocketAddr,
     /// Names for which the guest was told the destination's address, the latest first.
     pub names: Arc<[Name]>,
     /// The destination is an address of the gateway's own machine. Known only where a judge has
     /// asked for it ([`Judge::asks_for_ours`]).
     pub ours: bool,
-    /// Who began it.
+    /// The side that began the flow.
     pub direction: Direction,
-    /// Those of `names` that the gateway's own settings give this address.
+    /// The part of `names` that the gateway's own settings give this address.
     pub(crate) given: Arc<[Name]>,
     /// Names that denials have, which once led to this address.
     pub(crate) once: Arc<[Name]>,
-    /// The rules themselves have led here, from an address that they permit.
+    /// The rules themselves have redirected the flow here, from an address that they permit.
     pub(crate) mapped: bool,
 }
 
 impl Ask {
-    /// The question of a guest's flow to `to`, whose names are not known.
+    /// A flow of a guest to `to`, whose names are not known.
     pub fn new(guest: GuestId, protocol: Protocol, from: SocketAddr, to: SocketAddr) -> Self {
         let (names, direction) = (Arc::default(), Direction::Out);
         let (given, once, ours, mapped) = (Arc::default(), Arc::default(), false, false);
         Self { guest, protocol, from, to, names, ours, direction, given, once, mapped }
     }
 
-    /// Where the flow leads, as text: the address with port and protocol as in a rule, and the latest name.
+    /// The destination as text: the address with port and protocol as in a rule, and the latest name.
     pub(crate) fn destination(&self) -> String {
         let Self { to, protocol, names, .. } = self;
         let name = names.first().map(|name| format!(" ({name})")).unwrap_or_default();
@@ -150,18 +150,18 @@ impl Ask {
     }
 }
 
-/// What becomes of a flow.
+/// The decision about a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// It goes to its destination.
+    /// The flow goes to its destination.
     Allow,
-    /// It goes to another destination instead, of which rules are asked again.
+    /// The flow goes to another destination instead, which rules judge again.
     To(SocketAddr),
-    /// The guest is told at once: a reset for TCP, "port unreachable" for others.
+    /// The guest learns at once: a reset for TCP, "port unreachable" for others.
     Refuse,
-    /// The guest is told at once that this is prohibited, by ICMP.
+    /// The guest learns at once, by ICMP, that the flow is prohibited.
     Prohibit,
-    /// Nothing is said; the guest's own time limit ends it.
+    /// The guest gets no answer; its own time limit ends the flow.
     Drop,
 }
 
@@ -170,7 +170,7 @@ pub trait Judge: Send + Sync {
     /// The verdict; `None`: this judge has no opinion.
     fn judge(&self, ask: &Ask) -> Option<Verdict>;
 
-    /// Whether [`Ask::ours`] matters to it.
+    /// Whether [`Ask::ours`] matters to this judge.
     fn asks_for_ours(&self) -> bool {
         false
     }
@@ -194,7 +194,7 @@ impl<F: Fn(Record) + Send + Sync> Journal for F {
     }
 }
 
-/// Something to be written down. `flow` is a number that no other flow of this gateway's guest
+/// An entry of the journal. `flow` is a number that no other flow of this gateway's guest
 /// has: the records of one flow share it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -203,32 +203,32 @@ pub enum Record {
     Verdict {
         /// The flow.
         flow: u64,
-        /// What was asked.
+        /// The question.
         ask: Ask,
         /// The answer.
         verdict: Verdict,
     },
     /// A name that a rule, or the lack of a resolver, kept from the guest.
     DeniedName {
-        /// Whose question it was.
+        /// The guest that asked.
         guest: GuestId,
         /// The name; `None`: the question has none that can be read.
         name: Option<Name>,
     },
     /// Refusals, of names and flows, that have no records of their own: there were too many.
     Denials {
-        /// Who was refused.
+        /// The guest that was refused.
         guest: GuestId,
-        /// How many there were.
+        /// Their number.
         count: u64,
-        /// For how long they were counted.
+        /// The time during which they were counted.
         duration: Duration,
     },
     /// Both sides of a flow are connected.
     Opened {
         /// The flow.
         flow: u64,
-        /// What was asked.
+        /// The question.
         ask: Ask,
         /// The other side's address, as this host's kernel has it.
         peer: SocketAddr,
@@ -237,15 +237,15 @@ pub enum Record {
     Closed {
         /// The flow.
         flow: u64,
-        /// What was asked.
+        /// The question.
         ask: Ask,
         /// Payload bytes from the guest to the network.
         bytes_out: u64,
         /// Payload bytes from the network to the guest.
         bytes_in: u64,
-        /// From the first packet to the end.
+        /// The time from the first packet to the end.
         duration: Duration,
-        /// Why it ended.
+        /// The reason of the end.
         how: How,
     },
 }
@@ -256,9 +256,9 @@ pub enum Record {
 pub enum How {
     /// Both sides ended their streams, or a datagram flow had been silent for its time.
     Finished,
-    /// The guest reset it.
+    /// The guest reset the flow.
     GuestReset,
-    /// The far side reset it.
+    /// The far side reset the flow.
     PeerReset,
     /// The guest did not answer for too long.
     GuestTimedOut,
@@ -266,24 +266,24 @@ pub enum How {
     PeerTimedOut,
     /// The guest gave up before the far side answered.
     GaveUp,
-    /// The far side refused it.
+    /// The far side refused the flow.
     Refused,
     /// There is no route to the destination's network.
     NetUnreachable,
     /// The destination's host does not answer.
     HostUnreachable,
-    /// This host, or a router, prohibits it.
+    /// This host, or a router, prohibits the flow.
     Prohibited,
-    /// This process, or its kernel, lacks what it takes: descriptors, ports or memory.
+    /// This process, or its kernel, lacks resources: descriptors, ports or memory.
     Exhausted,
-    /// It was silent for longer than the limit.
+    /// The flow was silent for longer than the limit.
     Idle,
     /// The guest, or its device, is gone.
     Removed,
 }
 
 impl How {
-    /// The word for it in logs.
+    /// The word in logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Finished => "finished",
