@@ -80,7 +80,6 @@ pub struct Builder {
     /// Whether seeds that pass are run twice; by default the environment says.
     pub(crate) twice: Option<bool>,
     pub(crate) comparison: Option<RunComparison>,
-    /// Panics are not printed.
     pub(crate) quiet: bool,
     pub(crate) test: TestName,
 }

@@ -29,7 +29,6 @@ impl SimRng {
         self.0.below(n)
     }
 
-    /// Shuffles a list.
     pub(crate) fn shuffle<T>(&mut self, list: &mut [T]) {
         for n in (1..list.len()).rev() {
             list.swap(n, self.below(n as u64 + 1) as usize);
@@ -63,7 +62,6 @@ impl TryRng for SimRng {
     }
 }
 
-/// The seed of one consumer.
 pub(crate) fn split(seed: u64, consumer: &str, number: u64) -> u64 {
     let mut hasher = SipHasher24::new_with_keys(seed, 0x7061_6765_7769_7265);
     hasher.write(consumer.as_bytes());
@@ -72,7 +70,6 @@ pub(crate) fn split(seed: u64, consumer: &str, number: u64) -> u64 {
     hasher.finish()
 }
 
-/// A secret of 32 bytes for a stack.
 pub(crate) fn secret(seed: u64, host: &str, incarnation: u32) -> [u8; 32] {
     let mut random = SimRng::new(split(seed, host, u64::from(incarnation)));
     let mut secret = [0; 32];

@@ -24,7 +24,6 @@ use crate::runtime::panic_hook;
 use crate::runtime::watchdog::{Watch, with_turns_paused};
 use crate::{HostId, Result, SimTime};
 
-/// A scheduled action.
 type Action = Box<dyn FnOnce(&Control)>;
 /// A named check after every instant at which a host ran.
 type Invariant = (String, Box<dyn FnMut(&View<'_>) -> Result>);
@@ -71,9 +70,7 @@ pub struct Sim {
     pub(crate) actions: SourceId,
     pub(crate) invariants: Vec<Invariant>,
     pub(crate) warnings: Vec<String>,
-    /// A failure for the next run to report.
     pub(crate) broken: Option<Failure>,
-    /// Number of turns at the present time.
     pub(crate) turns_now: u64,
     /// The millisecond in which hosts were last asked whether another woke their tasks.
     pub(crate) last_woken_check: u64,
@@ -91,7 +88,6 @@ pub struct Sim {
     pub(crate) moved: bool,
     /// Code of the test may have woken tasks since tasks were last asked.
     pub(crate) test_code_ran: bool,
-    /// A failure was made of this run.
     failed: Cell<bool>,
     random: SimRng,
     /// The order of wakes, for [`Builder::random_wakes`].
@@ -353,7 +349,6 @@ impl Sim {
         self.machines.iter().all(|machine| machine.done || !machine.client)
     }
 
-    /// Checks invariants, after an instant.
     pub(crate) fn check_invariants(&mut self) -> std::result::Result<(), Failure> {
         if self.invariants.is_empty() {
             return Ok(());
@@ -397,7 +392,6 @@ impl Sim {
         })
     }
 
-    /// A failure of this run, now.
     pub(crate) fn failure(
         &self,
         kind: FailureKind,

@@ -36,12 +36,10 @@ fn parse(text: &str, first: u64) -> Option<Range<u64>> {
     }
 }
 
-/// Whether seeds that pass are run twice.
 pub(crate) fn twice() -> bool {
     number(TWICE_VARIABLE).is_some_and(|number| number > 0)
 }
 
-/// How many seeds this process runs at the same time.
 pub(crate) fn jobs() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let slot = std::env::var(SLOT_VARIABLE).ok().and_then(|slot| slot.parse().ok());
@@ -81,7 +79,6 @@ impl Drop for JobPermit {
     }
 }
 
-/// A number in the environment.
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     match text.parse() {

@@ -166,7 +166,6 @@ impl Builder {
         check.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a seed twice, unless it fails.
     fn run_twice(
         self,
         scenario: &(impl Fn(&mut Sim) -> Result + Sync),

@@ -260,7 +260,6 @@ impl Sim {
         Some(order)
     }
 
-    /// Runs scheduled actions that are due.
     fn run_actions(&mut self, at: SimTime) -> Done {
         let control = self.control();
         while let Some(entry) = self.scheduled.first_entry() {
@@ -441,7 +440,6 @@ impl Sim {
         self.idle.set(machine.idle, idle);
     }
 
-    /// Carries out all commands.
     pub(crate) fn run_commands(&mut self) -> Done {
         loop {
             let command = self.world.lock().next_command(|_| true);
@@ -535,7 +533,6 @@ fn collect_woken_by_tasks(machines: &[Machine], world: &World, hosts: &mut Vec<(
     }
 }
 
-/// Lets a host run at the present time.
 fn run_now(world: &mut World, idle: &mut EventQueue, machines: &[Machine], id: HostId) {
     let World { hosts, event_queue, now, .. } = world;
     if let (Some(machine), Some(state)) = (machines.get(id.index()), hosts.get(id.index())) {
@@ -595,7 +592,6 @@ impl World {
         }
     }
 
-    /// Sets a host's uplink or downlink.
     pub(crate) fn set_stage_link(&mut self, host: HostId, up: bool, link: crate::Link) {
         let stage = if up { Stage::Uplink(host) } else { Stage::Downlink(host) };
         let Self { network, event_queue, .. } = self;

@@ -20,7 +20,6 @@ impl HostOrder {
         Self(u64::from(tie) << 32 | u64::from(host))
     }
 
-    /// The host's number.
     pub(crate) fn host(self) -> u32 {
         self.0 as u32
     }
@@ -30,7 +29,6 @@ impl HostOrder {
 /// one host's memory stays in the processor's caches while all its events are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceOrder {
-    /// Scheduled actions.
     Actions,
     /// First of a host, frames arrive, by the number of the path, which is unique.
     Path(HostOrder, u32),
@@ -165,7 +163,6 @@ struct EventHeap {
 #[derive(Clone, Copy, Debug)]
 struct HeapEntry {
     at: u64,
-    /// The order at one time.
     rank: u64,
     id: u32,
 }

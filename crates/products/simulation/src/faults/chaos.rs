@@ -127,7 +127,6 @@ impl Sim {
         }
     }
 
-    /// Schedules a fault and its end.
     fn schedule_fault(
         &mut self,
         kind: FaultKind,

@@ -48,7 +48,6 @@ pub(crate) enum PathChange {
     Link(Link),
     /// The begin of a slow link; there may be several at a time.
     Slow(Link),
-    /// The end of one slow link.
     Recover,
 }
 

@@ -213,8 +213,8 @@ impl std::fmt::Debug for Control {
 }
 
 macro_rules! inside {
-    ($($(#[$doc:meta])* $name:ident($($arg:ident: $kind:ty),*);)*) => {$(
-        $(#[$doc])*
+    ($($name:ident($($arg:ident: $kind:ty),*);)*) => {$(
+        #[doc = concat!("As [`Control::", stringify!($name), "`].")]
         ///
         /// # Panics
         /// Outside of a simulation.
@@ -229,38 +229,21 @@ macro_rules! inside {
 }
 
 inside! {
-    /// As [`Control::partition`].
     partition(a: impl Hosts, b: impl Hosts);
-    /// As [`Control::partition_oneway`].
     partition_oneway(from: impl Hosts, to: impl Hosts);
-    /// As [`Control::repair`].
     repair(a: impl Hosts, b: impl Hosts);
-    /// As [`Control::repair_oneway`].
     repair_oneway(from: impl Hosts, to: impl Hosts);
-    /// As [`Control::hold`].
     hold(a: impl Hosts, b: impl Hosts);
-    /// As [`Control::release`].
     release(a: impl Hosts, b: impl Hosts);
-    /// As [`Control::link`].
     link(a: impl Hosts, b: impl Hosts, link: Link);
-    /// As [`Control::link_oneway`].
     link_oneway(from: impl Hosts, to: impl Hosts, link: Link);
-    /// As [`Control::default_link`].
     default_link(link: Link);
-    /// As [`Control::uplink`].
     uplink(hosts: impl Hosts, link: Link);
-    /// As [`Control::downlink`].
     downlink(hosts: impl Hosts, link: Link);
-    /// As [`Control::crash`].
     crash(hosts: impl Hosts);
-    /// As [`Control::kill`].
     kill(hosts: impl Hosts);
-    /// As [`Control::bounce`].
     bounce(hosts: impl Hosts);
-    /// As [`Control::pause`].
     pause(hosts: impl Hosts, what: Pause);
-    /// As [`Control::resume`].
     resume(hosts: impl Hosts);
-    /// As [`Control::skew`].
     skew(hosts: impl Hosts, skew: Skew);
 }

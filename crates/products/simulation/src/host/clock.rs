@@ -43,7 +43,6 @@ pub(crate) struct Clock {
 const MILLION: i128 = 1_000_000;
 
 impl Clock {
-    /// Sets the skew from `now` on.
     pub(crate) fn set(&mut self, now: SimTime, skew: Skew) {
         let most = MILLION as i32 - 1;
         let drift = skew.drift.clamp(-most, most);
@@ -66,7 +65,6 @@ impl Clock {
         SimTime(u64::try_from(at.max(0)).unwrap_or(u64::MAX))
     }
 
-    /// Whether the clock runs fast or slow.
     pub(crate) fn drifts(&self) -> bool {
         self.skew.drift != 0
     }

@@ -244,7 +244,6 @@ impl Sim {
 }
 
 impl crate::Builder {
-    /// The settings of a host's stack.
     fn stack(
         &self,
         options: &HostOptions,

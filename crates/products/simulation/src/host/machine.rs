@@ -12,7 +12,6 @@ use crate::host::world::HostHandle;
 use crate::runtime::tokio_runtime::{HostRuntime, Program};
 use crate::runtime::watchdog::{BlockedThread, Watch};
 
-/// The program of a host.
 pub(crate) enum Software {
     /// The future of a client, which can run once.
     Once(Option<Program>),
@@ -21,7 +20,6 @@ pub(crate) enum Software {
 }
 
 impl Software {
-    /// Whether the program can start once more.
     pub(crate) fn can_start(&self) -> bool {
         !matches!(self, Self::Once(None))
     }

@@ -88,10 +88,8 @@ pub(crate) struct HostState {
     pub(crate) addresses: Vec<IpAddr>,
     /// `None`: the host has no power.
     pub(crate) stack: Option<Stack>,
-    /// The host's program runs.
     pub(crate) running: bool,
     pub(crate) paused: Option<Pause>,
-    /// Number of starts.
     pub(crate) incarnation: u32,
     /// The process has ended, and its kernel has closed what was open: sockets that outlive their
     /// tasks are dead.
@@ -163,7 +161,6 @@ impl World {
         self.deliver();
     }
 
-    /// Gives packets that have arrived to their stacks.
     fn deliver(&mut self) {
         let mut arrived = self.network.take_arrived();
         for (to, from, mut packet) in arrived.drain(..) {
@@ -185,7 +182,6 @@ impl World {
         self.network.recycle(arrived);
     }
 
-    /// Handles the timer of a host's stack.
     pub(crate) fn stack_timeout(&mut self, host: HostId) {
         let Some(host) = self.hosts.get_mut(host.index()) else { return };
         self.event_queue.set(host.timer, None);
@@ -224,7 +220,6 @@ impl World {
         }
     }
 
-    /// Sends what a host's stack has to send.
     pub(crate) fn transmit(&mut self, from: HostId) {
         let mut burst = std::mem::take(&mut self.burst);
         loop {
@@ -270,7 +265,6 @@ impl World {
 }
 
 impl HostState {
-    /// Whether the process of a socket still runs.
     fn lives(&self, host: ProcessId) -> bool {
         self.incarnation == host.incarnation && !self.ended
     }
@@ -332,7 +326,6 @@ impl SharedWorld {
         lines.iter().for_each(|(host, line)| world.record.log(now, *host, line));
     }
 
-    /// Whether panics are not to be printed.
     pub(crate) fn is_quiet(&self) -> bool {
         self.0.quiet
     }
@@ -342,7 +335,6 @@ impl SharedWorld {
         self.0.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The panics of tasks.
     pub(crate) fn panics(&self) -> &PanicNotes {
         &self.0.panics
     }

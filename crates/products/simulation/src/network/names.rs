@@ -45,7 +45,6 @@ impl Names {
         name.strip_suffix('.').unwrap_or(name).to_lowercase()
     }
 
-    /// Gives `name` these addresses.
     pub(crate) fn set(&mut self, name: &str, addresses: Vec<IpAddr>) {
         self.names.insert(Self::normal(name), addresses);
     }

@@ -46,11 +46,8 @@ pub(crate) struct Path {
     cut: bool,
     /// Packets wait at the end. A packet that leaves is lost nevertheless if the path is cut then.
     held: bool,
-    /// Packets that wait, in order.
     waiting: VecDeque<PacketBuf>,
-    /// Random numbers for the flaps.
     random: FaultRng,
-    /// The link flapped.
     broken: bool,
     /// Packets that waited and were released: they leave the path next.
     released: VecDeque<PacketBuf>,

@@ -40,7 +40,6 @@ pub(crate) struct NetworkCtx<'a> {
     pub(crate) names: &'a Names,
     pub(crate) event_queue: &'a mut EventQueue,
     pub(crate) record: &'a mut Recorder,
-    /// Number of hosts in the simulation.
     pub(crate) hosts: u32,
 }
 
@@ -81,7 +80,6 @@ impl Network {
         self.latencies.first_key_value().map_or(default, |(&least, _)| least.min(default))
     }
 
-    /// Takes a packet that a host sends.
     pub(crate) fn send(&mut self, ctx: &mut NetworkCtx<'_>, from: HostId, packet: PacketBuf) {
         let to = icmp::addresses(packet.head()).map(|(_, to)| to);
         let host = to.and_then(|to| ctx.names.host_of(to)).map(HostId);
@@ -255,7 +253,6 @@ impl Network {
         HostOrder::new(tie as u32, host.0)
     }
 
-    /// Sets the link of a stage.
     pub(crate) fn set_link(&mut self, event_queue: &mut EventQueue, stage: Stage, link: Link) {
         let path = match self.numbers.get(&stage) {
             Some(&path) => path,

@@ -19,7 +19,6 @@ pub(crate) struct PacketSummary {
     pub(crate) from: IpAddr,
     pub(crate) to: IpAddr,
     pub(crate) transport: Transport,
-    /// Offset of the payload.
     payload: usize,
 }
 
@@ -32,7 +31,6 @@ pub(crate) enum Transport {
 }
 
 impl PacketSummary {
-    /// The flow of a TCP segment.
     pub(crate) fn flow(&self) -> Option<TcpFlow> {
         match self.transport {
             Transport::Tcp { flow, .. } => Some(flow),

@@ -20,7 +20,6 @@ struct State {
     /// The digest and the number of events of the first run, once it is over.
     end: Option<(Digest, u64)>,
     names: Vec<String>,
-    /// Number of events of the second run.
     seen: usize,
     /// The last two events of the second run, with words for them.
     last: [(Option<Event>, String); 2],
@@ -28,7 +27,6 @@ struct State {
 }
 
 impl RunComparison {
-    /// A host was added.
     pub(crate) fn host(&self, name: &str) {
         let mut state = self.lock();
         if state.end.is_none() {
@@ -62,7 +60,6 @@ impl RunComparison {
         };
     }
 
-    /// Begins the second run.
     pub(crate) fn rewind(&self, digest: Digest, events: u64) {
         self.lock().end = Some((digest, events));
     }

@@ -74,7 +74,6 @@ impl Digester {
         self.hasher.update(record.as_flattened());
     }
 
-    /// Adds further bytes of the event.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.hasher.update(bytes);
     }
@@ -84,12 +83,10 @@ impl Digester {
         self.hasher.digest()
     }
 
-    /// Events so far.
     pub(crate) fn events(&self) -> u64 {
         self.events
     }
 
-    /// The digest of the events so far.
     pub(crate) fn digest(&self) -> Digest {
         let mut hasher = self.hasher.clone();
         hasher.update(&self.events.to_le_bytes());

@@ -5,9 +5,7 @@ use std::fmt;
 /// An event in the life of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum PacketEvent {
-    /// A host sent the packet.
     Sent,
-    /// A host received the packet.
     Arrived,
     /// The packet was lost by chance.
     Lost,
@@ -17,19 +15,15 @@ pub(crate) enum PacketEvent {
     Early,
     /// The line had no room.
     LineFull,
-    /// The path is cut.
     Cut,
     /// The link flapped.
     Broken,
     /// The path is held; the packet waits.
     Held,
-    /// The packet arrives twice.
     Duplicated,
-    /// A bit is flipped.
     Corrupted,
     /// Marked as one that experienced congestion.
     Marked,
-    /// Other packets overtake the packet.
     Reordered,
     /// The packet is longer than the path's MTU; the sender gets an ICMP error.
     TooBig,

@@ -13,7 +13,6 @@ use crate::{HostId, SimTime};
 
 /// A listener of events: a capture or a timeline.
 pub(crate) trait EventSink {
-    /// A host was added.
     fn host(&mut self, host: HostId, name: &str, addresses: &[IpAddr]);
 
     /// Gets the state of the connection that sends the next packet.
@@ -169,7 +168,6 @@ impl Recorder {
         self.sinks.iter_mut().for_each(|sink| sink.note(at, Some(host), line));
     }
 
-    /// A host was added.
     pub(crate) fn host(&mut self, host: HostId, name: &str, addresses: &[IpAddr]) {
         if let Some(comparison) = &self.comparison {
             comparison.host(name);
@@ -189,7 +187,6 @@ impl Recorder {
         self.sinks.iter_mut().filter_map(|sink| sink.flush().err()).collect()
     }
 
-    /// The time of the last event.
     pub(crate) fn last(&self) -> SimTime {
         self.last
     }

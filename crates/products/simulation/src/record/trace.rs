@@ -48,7 +48,6 @@ impl<S: Subscriber> Layer<S> for InTimeline {
     }
 }
 
-/// The text of an event.
 struct Line(String);
 
 impl Visit for Line {

@@ -176,7 +176,6 @@ impl TestName {
         Self { name: name.filter(|name| name != "main") }
     }
 
-    /// The command that runs this test alone.
     pub(crate) fn command(&self) -> String {
         let package = std::env::var("CARGO_PKG_NAME").ok();
         let exe = std::env::current_exe().unwrap_or_default();

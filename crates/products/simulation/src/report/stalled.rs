@@ -14,7 +14,6 @@ use crate::{Failure, FailureKind, HostId, SimTime};
 /// Events that are still to come when time is up.
 #[derive(Debug, Default)]
 struct NextEvents {
-    /// The time of the first event; `None`: there is none.
     next: Option<SimTime>,
     /// The next timer of each host's tasks, and whether the time is exact, or only a lower bound.
     timers: Vec<Option<(SimTime, bool)>>,

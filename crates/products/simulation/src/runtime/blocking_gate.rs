@@ -39,16 +39,13 @@ struct State {
     /// Threads that were spawned and have not stopped.
     threads: u32,
     open: bool,
-    /// Number of times that threads were let through.
     passes: u64,
-    /// Thread id of the thread that works.
     worker: Option<i32>,
     /// The host whose code the threads run.
     host: Option<HostHandle>,
 }
 
 impl BlockingGate {
-    /// Sets the host whose code the threads run.
     pub(crate) fn set_host(&self, host: HostHandle) {
         self.lock().host = Some(host);
     }

@@ -59,7 +59,7 @@ pub(crate) fn install(with_turns_paused: impl FnOnce(&mut dyn FnMut())) {
 }
 
 thread_local! {
-    /// See [`be_quiet`].
+    /// See [`set_quiet`].
     static QUIET: Cell<bool> = const { Cell::new(false) };
 /// One of our hooks runs: our hook may wrap an older one of ours.
     static IN_HOOK: Cell<bool> = const { Cell::new(false) };

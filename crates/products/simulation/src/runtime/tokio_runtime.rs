@@ -34,7 +34,6 @@ pub(crate) const TICK: u64 = 1_000_000;
 /// turn of the lowest. Looking ahead ends where the slot begins that has the next timer.
 const WHEEL: u64 = 64;
 
-/// Levels of the wheel.
 const WHEEL_LEVELS: u32 = 6;
 
 /// A program, or one start of it.
@@ -67,7 +66,6 @@ pub(crate) enum TurnError {
 /// The end of a program.
 #[derive(Debug)]
 pub(crate) enum ProgramEnd {
-    /// The program returned.
     Returned(Result),
     Panicked,
 }
@@ -219,7 +217,6 @@ impl HostRuntime {
         self.metrics.global_queue_depth() > 0
     }
 
-    /// Takes the program's end, if it has come.
     pub(crate) fn take_end(&mut self) -> Option<ProgramEnd> {
         let main = self.main.take_if(|main| main.is_finished())?;
         drop(main);

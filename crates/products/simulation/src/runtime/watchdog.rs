@@ -34,13 +34,11 @@ impl Default for RealTimeLimits {
 pub(crate) struct Watch {
     /// The number of begins and ends of turns: odd while tasks run.
     turn: AtomicU64,
-    /// The thread that runs the tasks.
     thread: i32,
     /// Milliseconds that the thread was found asleep in this turn.
     asleep: AtomicU64,
     /// The call that the thread slept in, as a number: see [`BlockingCall::number`].
     call: AtomicI64,
-    /// The host whose tasks run.
     host: AtomicUsize,
     limits: RealTimeLimits,
     /// The run, for the command that repeats it.
@@ -209,7 +207,6 @@ impl Watch {
         watch
     }
 
-    /// Registers a host that was started.
     pub(crate) fn start(&self, host: HostId, name: &str, runtime: &HostRuntime) {
         let mut hosts = lock(&self.hosts);
         let len = hosts.len().max(host.index() + 1);
@@ -219,7 +216,6 @@ impl Watch {
         }
     }
 
-    /// Notes that tasks of a host begin to run.
     pub(crate) fn begin(&self, host: HostId) {
         self.host.store(host.index(), Relaxed);
         self.turn.fetch_add(1, SeqCst);
@@ -244,7 +240,6 @@ impl Watch {
         (time >= self.limits.block).then_some(BlockedThread { time, call })
     }
 
-    /// The host whose tasks run.
     fn running(&self) -> Option<(String, TurnStopper)> {
         lock(&self.hosts).get(self.host.load(Relaxed))?.clone()
     }
