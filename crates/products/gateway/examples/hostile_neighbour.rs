@@ -47,7 +47,7 @@ const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 /// An address of documentation (RFC 5737) that the rules lead to the loopback.
 const FAR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 
-/// What a neighbour tries.
+/// An attack by a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attack {
     /// Connects to everywhere, where nobody answers.
@@ -130,7 +130,7 @@ impl Neighbour {
         let mut next = frames.iter().cycle();
         while !end.load(Ordering::Relaxed) {
             let due = begun.elapsed().as_micros() as u64 * FRAMES_PER_SECOND / 1_000_000;
-            // Who was away for long does not catch up at once.
+            // A thread that was away for long does not catch up at once.
             let burst = (due - sent).min(4096);
             self.send(next.by_ref().take(burst as usize))?;
             sent = due;
@@ -178,7 +178,7 @@ fn silent_port() -> Result<u16> {
     let port = server.local_addr()?.port();
     for _ in 0..3 {
         let client = socket()?;
-        // It is connected, or waits.
+        // The client is connected, or waits.
         let _ = connect(&client, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         std::mem::forget(client);
     }
@@ -214,7 +214,7 @@ fn main() -> Result<ExitCode> {
         let hostile: Vec<_> = (0..FRAMES).map(|i| attack.hostile(i)).collect();
         trial.measure(name, |is_hostile, last| {
             let frames = if is_hostile { &hostile } else { &ordinary };
-            // One after the other, each with a guest of its own.
+            // Neighbours come one after the other, each as a guest of its own.
             let mut neighbour = Neighbour::new(&gateway)?;
             beside(received, last, |end| neighbour.run(frames, end))
         })?;

@@ -44,7 +44,7 @@ impl Builder {
 
 pagewire::parts::setters! {
     Builder:
-    /// What guests may reach, and which names they may ask for. By default: everything but this
+    /// The destinations that guests may reach, and the names that they may ask for. By default: everything but this
     /// machine's loopback, and addresses of one link, such as those of cloud metadata.
     rules(rules: Rules): rules = Arc::new(rules);
     /// Asks `judge` first, in place of the rules where it has an opinion: for programs that embed a

@@ -1,4 +1,4 @@
-//! What is asked about a flow.
+//! Judging flows: names, redirections, local addresses, and the shares of guests.
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ pagewire::parts::counters! {
         undecided,
         /// Names that the resolver did not tell, because of a rule or for want of a resolver.
         names_denied,
-        /// Of these, names that a denial has for some ports, whose addresses found no room.
+        /// The part of `names_denied` that a denial has for some ports, whose addresses found no room.
         denials_full,
         /// Datagrams and echo requests to new destinations, beyond the rate of these.
         destinations_refused,

@@ -9,7 +9,7 @@ use pagewire::services::Instant;
 use pagewire::{Device, Pair};
 
 use crate::autoconf::{Autoconf, AutoconfConfig};
-use crate::dns::query::{Bad, Code, Query, refuse};
+use crate::dns::query::{BadQuery, Code, Query, refuse};
 
 /// Reads any bytes as a query and as its answer, and answers it in every way.
 pub fn dns_message(query: &[u8], answer: &[u8]) {
@@ -22,8 +22,8 @@ pub fn dns_message(query: &[u8], answer: &[u8]) {
             let _ = asked.is_answered_by(query, answer);
             let _ = asked.resolved(answer);
         }
-        Err(Bad::Answered(code)) => assert_eq!(refuse(query, code).len(), 12),
-        Err(Bad::Ignored) => {}
+        Err(BadQuery::Answered(code)) => assert_eq!(refuse(query, code).len(), 12),
+        Err(BadQuery::Ignored) => {}
     }
 }
 

@@ -86,9 +86,9 @@ pub enum AddError {
     /// A port cannot be published.
     #[error("publishing {what}: {error}")]
     Publish {
-        /// What was to be published.
+        /// The ports that were to be published.
         what: Publish,
-        /// Why it cannot be.
+        /// The error.
         error: io::Error,
     },
     /// The system refused a descriptor.
@@ -138,7 +138,7 @@ impl Gateway {
     /// As [`add`](Self::add), with the device chosen at run time.
     ///
     /// # Errors
-    /// The same.
+    /// As [`add`](Self::add).
     pub fn add_boxed(
         &self,
         device: Box<dyn Device>,

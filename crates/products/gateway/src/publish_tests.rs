@@ -43,7 +43,7 @@ fn a_file_that_is_no_socket_stays_and_a_socket_that_nobody_serves_is_replaced() 
     assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
     assert_eq!(std::fs::read(&path).expect("the file"), b"precious");
     std::fs::remove_file(&path).expect("the file");
-    // Nor does what a link leads to.
+    // The target of a link stays, too.
     let other = dir.path().join("other");
     std::fs::write(&other, "precious").expect("a file");
     std::os::unix::fs::symlink(&other, &path).expect("a link");
@@ -64,10 +64,10 @@ fn a_client_keeps_its_address_where_the_guest_can_answer_to_it() {
         ("203.0.113.1", "10.0.2.15", true),
         ("10.0.3.7", "10.0.2.15", true),
         ("2001:db8::1", "fd00:2::15", true),
-        // Of the other version of IP.
+        // The addresses are of different versions of IP.
         ("203.0.113.1", "fd00:2::15", false),
         ("2001:db8::1", "10.0.2.15", false),
-        // They mean another host to the guest.
+        // These addresses mean another host to the guest.
         ("127.0.0.1", "10.0.2.15", false),
         ("169.254.1.1", "10.0.2.15", false),
         ("0.0.0.0", "10.0.2.15", false),

@@ -36,14 +36,20 @@ pub enum Protocol {
     Echo,
 }
 
-impl fmt::Display for Protocol {
+impl Protocol {
     /// The name in rules, logs and events.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
             Self::Echo => "icmp",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -25,7 +25,7 @@ use crate::relay::{Dial, Dialled, Relay, Setup};
 use crate::request::{Ask, GuestId, How, Judge, Record, Verdict};
 use crate::udp::Udp;
 
-/// What was written down.
+/// The records of the journal.
 pub(crate) type Records = Arc<Mutex<Vec<Record>>>;
 
 /// The far ends of the dials.
@@ -50,7 +50,7 @@ impl Dial for Far {
     }
 }
 
-/// What a test may set.
+/// The settings of a test.
 #[derive(Default)]
 pub(crate) struct Settings {
     pub(crate) rules: Rules,
@@ -85,7 +85,7 @@ pub(crate) fn stack(
     Stack::new(Instant::from_millis(1000), config).unwrap()
 }
 
-/// What a relay has beside its flows, and what it writes down.
+/// The context of a relay, and the records that it writes.
 pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Records) {
     let records = Records::default();
     let noted = Arc::clone(&records);
@@ -116,7 +116,7 @@ pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Record
     (context, records)
 }
 
-/// The same, where no guest is.
+/// As [`context`], without a guest.
 pub(crate) fn lone_context(settings: Settings) -> (Context, Records) {
     context(settings, &mut stack(2, ["10.0.2.2/24", "fd00:2::2/64"], |_| {}))
 }

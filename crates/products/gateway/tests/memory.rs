@@ -1,4 +1,4 @@
-//! What connections cost the gateway: heap bytes, counted by the allocator of this test program.
+//! Heap bytes that connections cost the gateway, counted by the allocator of this test program.
 
 #[path = "suite/support/mod.rs"]
 mod support;
@@ -25,7 +25,7 @@ const LIMIT: usize = 2048;
 /// Connections that come and go.
 const PASSING: usize = 100_000;
 
-/// Of these, as many at once.
+/// Number of these at once.
 const BATCH: usize = 100;
 
 /// A guest whose stack is in this program, too.
@@ -49,7 +49,7 @@ fn world() -> World {
 }
 
 impl World {
-    /// So many connections, and their far ends.
+    /// Opens `n` connections, and returns both ends.
     fn open(&self, n: usize) -> (Vec<TcpId>, Vec<TcpStream>) {
         let connect = |_| self.inside.with_stack(|stack, now| stack.connect(now, self.at, None));
         let inner: Vec<TcpId> = (0..n).map(|i| connect(i).unwrap()).collect();

@@ -12,7 +12,7 @@ use crate::limits::{DNS_CLIENT_TIME, DNS_CLIENTS, DNS_QUERY};
 /// Bytes of the longest query with its length in front.
 const ROOM: usize = 2 + DNS_QUERY;
 
-/// Names a connection, also after it is gone.
+/// The identity of a connection, valid also after its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClientId {
     index: usize,
@@ -33,7 +33,7 @@ struct Client {
     until: Instant,
 }
 
-/// The connections.
+/// The TCP connections of one guest.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
     listeners: Vec<ListenerId>,
@@ -98,7 +98,7 @@ impl Clients {
         client.until = now + DNS_CLIENT_TIME;
         client.read.drain(..2 + message.len());
         let id = ClientId { index, number: client.number };
-        // There is room again.
+        // The buffer has room again.
         self.read(now, stack, index);
         Some((id, message))
     }
@@ -129,7 +129,7 @@ impl Clients {
         }
     }
 
-    /// Takes what came, up to one query of the greatest length.
+    /// Takes received bytes, up to one query of the greatest length.
     fn read(&mut self, now: Instant, stack: &mut Stack, index: usize) {
         let Some(client) = self.all.get_mut(index) else { return };
         let mut buffer = [0; ROOM];

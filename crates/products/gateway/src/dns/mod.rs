@@ -17,3 +17,6 @@ mod upstream;
 pub use own::OwnNames;
 pub use resolvers::Resolver;
 pub use server::{DeniedName, DnsConfig, DnsCounters, DnsServer};
+
+/// The port of DNS.
+pub(crate) const PORT: u16 = 53;

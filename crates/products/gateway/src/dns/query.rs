@@ -77,7 +77,7 @@ pub(crate) struct Query {
 
 /// The addresses in an answer.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct AnsweredAddresses {
     /// The name that was asked for, and those that it is an alias of.
     pub(crate) names: Vec<Name>,
     pub(crate) addresses: Vec<(IpAddr, Duration)>,
@@ -89,7 +89,7 @@ pub(crate) struct Said {
 
 /// A message that is no query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bad {
+pub(crate) enum BadQuery {
     /// The message gets no answer: it is too short, or an answer itself.
     Ignored,
     /// The message gets this answer.
@@ -98,15 +98,15 @@ pub(crate) enum Bad {
 
 impl Query {
     /// Reads a query with one question.
-    pub(crate) fn parse(message: &[u8]) -> Result<Self, Bad> {
-        let flags = *message.get(2).filter(|_| message.len() >= HEADER).ok_or(Bad::Ignored)?;
+    pub(crate) fn parse(message: &[u8]) -> Result<Self, BadQuery> {
+        let flags = *message.get(2).filter(|_| message.len() >= HEADER).ok_or(BadQuery::Ignored)?;
         if flags & QR != 0 {
-            return Err(Bad::Ignored);
+            return Err(BadQuery::Ignored);
         }
         if flags & OPCODE != 0 {
-            return Err(Bad::Answered(Code::NotImp));
+            return Err(BadQuery::Answered(Code::NotImp));
         }
-        let malformed = Bad::Answered(Code::FormErr);
+        let malformed = BadQuery::Answered(Code::FormErr);
         if word(message, 4) != Some(1) || !is_plausible(message) {
             return Err(malformed);
         }
@@ -194,13 +194,13 @@ impl Query {
     }
 
     /// The addresses in an answer to this query: the name and its aliases lead to them.
-    pub(crate) fn resolved(&self, answer: &[u8]) -> Said {
+    pub(crate) fn resolved(&self, answer: &[u8]) -> AnsweredAddresses {
         let kinds = [TYPE_A, TYPE_AAAA, TYPE_SVCB, TYPE_HTTPS, TYPE_ANY];
-        let Some(first) = self.name.clone() else { return Said::default() };
+        let Some(first) = self.name.clone() else { return AnsweredAddresses::default() };
         if !matches!(self.class, CLASS_IN | CLASS_ANY) || !kinds.contains(&self.kind) {
-            return Said::default();
+            return AnsweredAddresses::default();
         }
-        let mut said = Said { names: vec![first], ..Said::default() };
+        let mut said = AnsweredAddresses { names: vec![first], ..AnsweredAddresses::default() };
         let packet = is_plausible(answer).then(|| Packet::parse(answer).ok()).flatten();
         let Some(packet) = packet else {
             (said.more_names, said.more_addresses) = (true, true);

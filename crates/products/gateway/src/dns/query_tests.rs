@@ -9,7 +9,7 @@ use simple_dns::{CLASS, Name as WireName, Packet, RCODE, ResourceRecord};
 
 use crate::limits::{DNS_ADDRESSES, DNS_ALIASES, DNS_RECORDS};
 
-use super::query::{Bad, Code, Query, Said, id, refuse, set_id};
+use super::query::{AnsweredAddresses, BadQuery, Code, Query, id, refuse, set_id};
 
 /// A query with recursion desired, and the OPT record of EDNS.
 fn query(name: &str, kind: u16) -> Vec<u8> {
@@ -92,9 +92,9 @@ fn what_is_no_query_is_ignored_or_refused() {
     let good = query("example.org", 1);
     assert!(Query::parse(&good).is_ok());
     for len in 0..12 {
-        assert_eq!(Query::parse(&good[..len]), Err(Bad::Ignored));
+        assert_eq!(Query::parse(&good[..len]), Err(BadQuery::Ignored));
     }
-    let malformed = Err(Bad::Answered(Code::FormErr));
+    let malformed = Err(BadQuery::Answered(Code::FormErr));
     // Up to the question's end: 13 bytes of name, 4 of type and class.
     for len in 12..12 + 17 {
         assert_eq!(Query::parse(&good[..len]), malformed, "{len} bytes");
@@ -105,8 +105,8 @@ fn what_is_no_query_is_ignored_or_refused() {
         Query::parse(&bytes)
     };
     // An answer; an update; no question; two; a pointer; more records than bytes.
-    assert_eq!(with(2, 0x81), Err(Bad::Ignored));
-    assert_eq!(with(2, 0x29), Err(Bad::Answered(Code::NotImp)));
+    assert_eq!(with(2, 0x81), Err(BadQuery::Ignored));
+    assert_eq!(with(2, 0x29), Err(BadQuery::Answered(Code::NotImp)));
     assert_eq!(with(5, 0), malformed);
     assert_eq!(with(5, 2), malformed);
     assert_eq!(with(12, 0xc0), malformed);
@@ -119,7 +119,7 @@ fn a_name_has_at_most_255_bytes() {
     let name = |last: usize| format!("{label}.{label}.{label}.{}", "b".repeat(last));
     // 3 * 64 + 62 + 1.
     assert!(Query::parse(&query(&name(61), 1)).is_ok());
-    assert_eq!(Query::parse(&query(&name(62), 1)), Err(Bad::Answered(Code::FormErr)));
+    assert_eq!(Query::parse(&query(&name(62), 1)), Err(BadQuery::Answered(Code::FormErr)));
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn an_answer_that_cannot_be_read_teaches_nothing() {
         assert!(said.more_names && said.more_addresses, "{len} bytes");
     }
     let text = query("a.org", 16);
-    assert_eq!(Query::parse(&text).unwrap().resolved(&good), Said::default());
+    assert_eq!(Query::parse(&text).unwrap().resolved(&good), AnsweredAddresses::default());
 }
 
 #[test]

@@ -9,18 +9,16 @@ use std::path::{Path, PathBuf};
 use pagewire::services::Instant;
 use resolv_conf::{Config, ScopedIp};
 
+use super::PORT;
 use crate::limits::{RESOLV_CONF_BYTES, RESOLV_CONF_LOOK, RESOLVERS};
 
-/// The port of DNS.
-const PORT: u16 = 53;
-
-/// Whom the gateway asks for guests.
+/// The resolvers that the gateway asks for guests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Resolver {
     /// The resolvers of `/etc/resolv.conf`, as it is at the time.
     #[default]
     Host,
-    /// These, in order of preference.
+    /// These resolvers, in order of preference.
     At(Vec<SocketAddr>),
     /// No resolver: only the gateway's own names have addresses, all others are refused.
     None,
@@ -29,7 +27,7 @@ pub enum Resolver {
 /// Resolvers in order of preference.
 #[derive(Debug)]
 pub(crate) struct Resolvers {
-    file: Option<Followed>,
+    file: Option<FollowedFile>,
     list: Vec<SocketAddr>,
     /// The first to be asked: the last one that answered.
     preferred: usize,
@@ -37,9 +35,9 @@ pub(crate) struct Resolvers {
 
 /// A file that is read again when it is another one, or has changed.
 #[derive(Debug)]
-struct Followed {
+struct FollowedFile {
     path: PathBuf,
-    looked: Option<Instant>,
+    checked_at: Option<Instant>,
     stamp: Option<Stamp>,
     /// The file could not be read at the last check, which was logged.
     refused: bool,
@@ -63,18 +61,19 @@ impl Resolvers {
 
     /// The resolvers of a file as `resolv.conf(5)` describes it.
     pub(crate) fn following(path: &Path) -> Self {
-        let file = Followed { path: path.into(), looked: None, stamp: None, refused: false };
+        let file =
+            FollowedFile { path: path.into(), checked_at: None, stamp: None, refused: false };
         Self { file: Some(file), ..Self::fixed(Vec::new()) }
     }
 
-    /// Looks at the file, at most each [`RESOLV_CONF_LOOK`]. A file that cannot be read, as while
+    /// Checks the file, at most each [`RESOLV_CONF_LOOK`]. A file that cannot be read, as while
     /// it is being replaced, changes nothing.
     pub(crate) fn refresh(&mut self, now: Instant) {
         let Some(file) = &mut self.file else { return };
-        if file.looked.is_some_and(|at| now < at + RESOLV_CONF_LOOK) {
+        if file.checked_at.is_some_and(|at| now < at + RESOLV_CONF_LOOK) {
             return;
         }
-        file.looked = Some(now);
+        file.checked_at = Some(now);
         let Ok(meta) = fs::metadata(&file.path) else { return };
         let stamp = (meta.dev(), meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec());
         if file.stamp == Some(stamp) || meta.size() > RESOLV_CONF_BYTES {
@@ -105,8 +104,8 @@ impl Resolvers {
         self.list.get(at).copied()
     }
 
-    /// Whether nobody is ever to be asked.
-    pub(crate) fn is_nobody(&self) -> bool {
+    /// Whether there is never a resolver.
+    pub(crate) fn is_none(&self) -> bool {
         self.file.is_none() && self.list.is_empty()
     }
 
@@ -114,7 +113,7 @@ impl Resolvers {
         self.list.len()
     }
 
-    /// Notes that this one answered: it is asked first from now on.
+    /// Notes that this resolver answered: it is asked first from now on.
     pub(crate) fn prefer(&mut self, resolver: SocketAddr) {
         if let Some(at) = self.list.iter().position(|one| *one == resolver) {
             self.preferred = at;
@@ -184,22 +183,22 @@ mod tests {
         let path = dir.join("resolv.conf");
         let mut resolvers = Resolvers::following(&path);
         let mut now = Instant::from_millis(1);
-        let mut look = |resolvers: &mut Resolvers| {
+        let mut check = |resolvers: &mut Resolvers| {
             now += RESOLV_CONF_LOOK;
             resolvers.refresh(now);
             resolvers.get(0).map(|resolver| resolver.ip().to_string())
         };
-        assert_eq!(look(&mut resolvers), None);
+        assert_eq!(check(&mut resolvers), None);
         fs::write(&path, "nameserver 192.0.2.1\n").unwrap();
-        assert_eq!(look(&mut resolvers).as_deref(), Some("192.0.2.1"));
+        assert_eq!(check(&mut resolvers).as_deref(), Some("192.0.2.1"));
         // Another length: the time of a change may be too coarse to tell.
         fs::write(&path, "nameserver 192.0.2.20\n").unwrap();
-        assert_eq!(look(&mut resolvers).as_deref(), Some("192.0.2.20"));
+        assert_eq!(check(&mut resolvers).as_deref(), Some("192.0.2.20"));
         fs::remove_file(&path).unwrap();
-        assert_eq!(look(&mut resolvers).as_deref(), Some("192.0.2.20"));
+        assert_eq!(check(&mut resolvers).as_deref(), Some("192.0.2.20"));
         fs::write(dir.join("next"), "nameserver 192.0.2.30\n").unwrap();
         fs::rename(dir.join("next"), &path).unwrap();
-        assert_eq!(look(&mut resolvers).as_deref(), Some("192.0.2.30"));
+        assert_eq!(check(&mut resolvers).as_deref(), Some("192.0.2.30"));
         fs::remove_dir_all(&dir).unwrap();
     }
 

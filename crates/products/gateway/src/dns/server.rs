@@ -8,18 +8,16 @@ use std::{fmt, io};
 
 use pagewire::services::{Error, Event, Instant, RecvFlags, SocketBind, Stack, UdpId};
 
+use super::PORT;
 use super::clients::{ClientId, Clients};
 use super::own::OwnNames;
-use super::query::{self, Bad, Code, Query, Said};
+use super::query::{self, AnsweredAddresses, BadQuery, Code, Query};
 use super::resolvers::{Resolver, Resolvers};
-use super::upstream::{Asked, Done, Upstream, Way};
+use super::upstream::{FinishedQuery, PendingQuery, Transport, Upstream};
 use crate::limits::{DNS_BURST, DNS_DENIED, DNS_OWN_TTL, DNS_PER_SECOND, DNS_QUERY};
 use crate::policy::{Names, Resolved, Rules};
 use crate::rate::Rate;
 use crate::request::Name;
-
-/// The port of DNS.
-const PORT: u16 = 53;
 
 /// The answer about a name that a rule forbids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,11 +32,11 @@ pub enum DeniedName {
 /// Settings of a resolver for one guest.
 #[derive(Clone, Debug, Default)]
 pub struct DnsConfig {
-    /// Addresses of the gateway on the guest's link, on whose port 53 it answers.
+    /// Addresses of the gateway on the guest's link, on whose port 53 the resolver answers.
     pub on: Vec<IpAddr>,
-    /// Whom it asks.
+    /// The resolvers that it asks.
     pub resolver: Resolver,
-    /// Names that it knows itself.
+    /// Names that it answers itself.
     pub own: OwnNames,
     /// Names that it does not ask for.
     pub rules: Arc<Rules>,
@@ -106,7 +104,7 @@ pub struct DnsServer {
     untold: u64,
     counters: DnsCounters,
     buffer: Box<[u8]>,
-    done: Vec<Done<Asker>>,
+    done: Vec<FinishedQuery<Asker>>,
 }
 
 impl fmt::Debug for DnsServer {
@@ -248,11 +246,12 @@ impl DnsServer {
                 }
             }
             Decision::Forward(query) => {
-                let way = if matches!(asker, Asker::Tcp(_)) { Way::Tcp } else { Way::Udp };
-                let asked = Asked { asker, message, query, way };
+                let transport =
+                    if matches!(asker, Asker::Tcp(_)) { Transport::Tcp } else { Transport::Udp };
+                let asked = PendingQuery { asker, message, query, transport };
                 let done = match self.rate.take(now) {
                     Ok(()) => self.upstream.ask(now, &mut self.resolvers, asked),
-                    Err(_) => Some(Done { asked, answer: None }),
+                    Err(_) => Some(FinishedQuery { asked, answer: None }),
                 };
                 if let Some(done) = done {
                     self.deliver(now, stack, done);
@@ -263,7 +262,7 @@ impl DnsServer {
 
     fn decide(&mut self, now: Instant, message: &[u8]) -> Decision {
         let read = if message.len() > DNS_QUERY {
-            Err(Bad::Answered(Code::FormErr))
+            Err(BadQuery::Answered(Code::FormErr))
         } else {
             Query::parse(message)
         };
@@ -272,8 +271,8 @@ impl DnsServer {
             Err(bad) => {
                 self.counters.malformed += 1;
                 return match bad {
-                    Bad::Ignored => Decision::Ignore,
-                    Bad::Answered(code) => Decision::Answer(query::refuse(message, code)),
+                    BadQuery::Ignored => Decision::Ignore,
+                    BadQuery::Answered(code) => Decision::Answer(query::refuse(message, code)),
                 };
             }
         };
@@ -303,7 +302,7 @@ impl DnsServer {
             return self.deny(&query, message);
         }
         self.resolvers.refresh(now);
-        if self.resolvers.is_nobody() {
+        if self.resolvers.is_none() {
             self.note_denied(&query);
             return Decision::Answer(query.answer(message, Code::Refused));
         }
@@ -358,7 +357,8 @@ impl DnsServer {
     /// Remembers what an answer says. `false`: the guest must not see it, because a denial has one of
     /// its names, or may have, and not all of its addresses can be remembered.
     fn learn(&mut self, now: Instant, query: &Query, answer: &[u8]) -> bool {
-        let Said { names, addresses, more_names, more_addresses } = query.resolved(answer);
+        let AnsweredAddresses { names, addresses, more_names, more_addresses } =
+            query.resolved(answer);
         let denied = match more_names {
             true => self.rules.denies_names(),
             false => names.iter().any(|name| self.rules.denies_name(name)),
@@ -375,8 +375,8 @@ impl DnsServer {
         self.upstream.len()
     }
 
-    fn deliver(&mut self, now: Instant, stack: &mut Stack, done: Done<Asker>) {
-        let Done { asked, answer } = done;
+    fn deliver(&mut self, now: Instant, stack: &mut Stack, done: FinishedQuery<Asker>) {
+        let FinishedQuery { asked, answer } = done;
         let reply = match answer {
             Some(answer) => {
                 self.counters.answered += 1;

@@ -39,7 +39,7 @@ fn config(resolvers: &[SocketAddr]) -> DnsConfig {
     }
 }
 
-/// The same, with rules that deny this.
+/// As [`config`], with a rule that denies this.
 fn denying(rule: &str, resolvers: &[SocketAddr]) -> DnsConfig {
     let rules = Rules::default().deny(rule.parse().unwrap());
     DnsConfig { rules: Arc::new(rules), ..config(resolvers) }
@@ -119,7 +119,7 @@ impl World {
         id
     }
 
-    /// What came by a connection; `None`: it is over.
+    /// The bytes received on a connection; `None`: it is over.
     fn read(&mut self, id: TcpId) -> Option<Vec<u8>> {
         let mut buffer = [0; 4096];
         match self.guest.tcp(id).unwrap().recv(self.now, &mut buffer[..], RecvFlags::empty()) {
@@ -451,7 +451,7 @@ fn queries_on_their_way_have_a_limit_beyond_which_they_fail_at_once() {
     assert_eq!(world.answer(socket), None);
     world.ask(socket, 9999, "example.org", 1);
     assert_eq!(world.rcode(socket), Some(RCODE::ServerFailure));
-    // They end, and there is room.
+    // These queries end, and there is room.
     world.pass(DNS_TRY_TIME);
     world.pass(DNS_TRY_TIME);
     while world.answer(socket).is_some() {}
@@ -527,7 +527,7 @@ fn an_answer_is_for_the_connection_that_asked_and_not_for_the_next_in_its_place(
     resolver.read_exact(&mut asked).unwrap();
     world.guest.abort(world.now, first);
     world.settle();
-    // It has the place of the first, and has asked nothing.
+    // The new client has the slot of the first one, and has asked nothing.
     let next = world.client();
     resolver.write_all(&with_length(&reply(&asked[2..], [192, 0, 2, 1]))).unwrap();
     world.wait();

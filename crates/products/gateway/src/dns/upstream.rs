@@ -24,25 +24,25 @@ const EVENTS: usize = 64;
 
 /// The transport of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Transport {
     Udp,
     Tcp,
 }
 
-/// A query on its way; `A` says who wants to know.
+/// A query on its way; `A` identifies the receiver of the answer.
 #[derive(Debug)]
-pub(super) struct Asked<A> {
+pub(super) struct PendingQuery<A> {
     pub(super) asker: A,
     /// The query as the guest sent it.
     pub(super) message: Vec<u8>,
     pub(super) query: Query,
-    pub(super) way: Way,
+    pub(super) transport: Transport,
 }
 
 /// The end of an exchange: the answer with the guest's identifier, or none.
 #[derive(Debug)]
-pub(super) struct Done<A> {
-    pub(super) asked: Asked<A>,
+pub(super) struct FinishedQuery<A> {
+    pub(super) asked: PendingQuery<A>,
     pub(super) answer: Option<Vec<u8>>,
 }
 
@@ -57,8 +57,8 @@ pub(super) struct Counts {
 
 #[derive(Debug)]
 struct Exchange<A> {
-    asked: Asked<A>,
-    /// Tells events of an earlier attempt apart.
+    asked: PendingQuery<A>,
+    /// The number of the current attempt, which tells events of an earlier one apart.
     number: u32,
     attempts: usize,
     give_up: Instant,
@@ -118,15 +118,15 @@ impl<A> Upstream<A> {
         self.exchanges.len()
     }
 
-    /// Asks. What fails at once is done at once; `None`: it is on its way.
+    /// Sends a query. `None`: the query is on its way; a query that fails at once is returned.
     pub(super) fn ask(
         &mut self,
         now: Instant,
         resolvers: &mut Resolvers,
-        asked: Asked<A>,
-    ) -> Option<Done<A>> {
+        asked: PendingQuery<A>,
+    ) -> Option<FinishedQuery<A>> {
         if self.exchanges.len() >= DNS_IN_FLIGHT {
-            return Some(Done { asked, answer: None });
+            return Some(FinishedQuery { asked, answer: None });
         }
         let give_up = now + DNS_TIME;
         let exchange = Exchange { asked, number: 0, attempts: 0, give_up, current: None };
@@ -134,8 +134,13 @@ impl<A> Upstream<A> {
         self.attempt(now, resolvers, index)
     }
 
-    /// Makes the next attempt; at the end of all, takes the exchange out.
-    fn attempt(&mut self, now: Instant, resolvers: &Resolvers, index: usize) -> Option<Done<A>> {
+    /// Makes the next attempt; after the last one, removes the exchange.
+    fn attempt(
+        &mut self,
+        now: Instant,
+        resolvers: &Resolvers,
+        index: usize,
+    ) -> Option<FinishedQuery<A>> {
         let exchange = self.exchanges.get_mut(index)?;
         exchange.current = None;
         while exchange.attempts < 2 * resolvers.len() && now < exchange.give_up {
@@ -157,15 +162,15 @@ impl<A> Upstream<A> {
                 }
             }
         }
-        Some(Done { asked: self.exchanges.remove(index).asked, answer: None })
+        Some(FinishedQuery { asked: self.exchanges.remove(index).asked, answer: None })
     }
 
-    /// Takes what resolvers answered, and gives up what takes too long.
+    /// Takes the answers of resolvers, and gives up attempts that take too long.
     pub(super) fn poll(
         &mut self,
         now: Instant,
         resolvers: &mut Resolvers,
-        done: &mut Vec<Done<A>>,
+        done: &mut Vec<FinishedQuery<A>>,
     ) {
         if self.exchanges.is_empty() {
             self.due = Instant::FAR;
@@ -193,7 +198,12 @@ impl<A> Upstream<A> {
         }
     }
 
-    fn ready(&mut self, now: Instant, resolvers: &mut Resolvers, token: u64) -> Option<Done<A>> {
+    fn ready(
+        &mut self,
+        now: Instant,
+        resolvers: &mut Resolvers,
+        token: u64,
+    ) -> Option<FinishedQuery<A>> {
         let index = (token & u64::from(u32::MAX)) as usize;
         let exchange = self.exchanges.get_mut(index)?;
         if exchange.number != (token >> 32) as u32 {
@@ -201,9 +211,9 @@ impl<A> Upstream<A> {
         }
         let Exchange { asked, current, attempts, .. } = exchange;
         let attempt = current.as_mut()?;
-        let progress = match asked.way {
-            Way::Udp => attempt.udp(&asked.query, &mut self.buffer, &mut self.counts.strange),
-            Way::Tcp => attempt.tcp(&asked.query, &mut self.buffer, &mut self.counts.strange),
+        let progress = match asked.transport {
+            Transport::Udp => attempt.udp(&asked.query, &mut self.buffer, &mut self.counts.strange),
+            Transport::Tcp => attempt.tcp(&asked.query, &mut self.buffer, &mut self.counts.strange),
         };
         match progress {
             Progress::Waits => None,
@@ -211,7 +221,7 @@ impl<A> Upstream<A> {
                 self.counts.failed += 1;
                 self.attempt(now, resolvers, index)
             }
-            // Another resolver may know, as with the C library's.
+            // Another resolver may have an answer, as with the C library's.
             Progress::Answered(answer) if query::has_failed(&answer) => {
                 if *attempts < resolvers.len() {
                     self.counts.failed += 1;
@@ -226,13 +236,13 @@ impl<A> Upstream<A> {
         }
     }
 
-    fn finish(&mut self, index: usize, mut answer: Vec<u8>) -> Done<A> {
+    fn finish(&mut self, index: usize, mut answer: Vec<u8>) -> FinishedQuery<A> {
         let asked = self.exchanges.remove(index).asked;
         query::set_id(&mut answer, query::id(&asked.message));
-        Done { asked, answer: Some(answer) }
+        FinishedQuery { asked, answer: Some(answer) }
     }
 
-    fn expire(&mut self, now: Instant, resolvers: &Resolvers, done: &mut Vec<Done<A>>) {
+    fn expire(&mut self, now: Instant, resolvers: &Resolvers, done: &mut Vec<FinishedQuery<A>>) {
         self.due = Instant::FAR;
         let indices: Vec<usize> = self.exchanges.iter().map(|(index, _)| index).collect();
         for index in indices {
@@ -255,12 +265,12 @@ impl Attempt {
         token: u64,
         now: Instant,
         resolver: SocketAddr,
-        asked: &Asked<A>,
+        asked: &PendingQuery<A>,
     ) -> io::Result<Self> {
         let family = if resolver.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let (kind, watched) = match asked.way {
-            Way::Udp => (SocketType::DGRAM, epoll::EventFlags::IN),
-            Way::Tcp => (SocketType::STREAM, epoll::EventFlags::IN | epoll::EventFlags::OUT),
+        let (kind, watched) = match asked.transport {
+            Transport::Udp => (SocketType::DGRAM, epoll::EventFlags::IN),
+            Transport::Tcp => (SocketType::STREAM, epoll::EventFlags::IN | epoll::EventFlags::OUT),
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(family, kind, flags, None)?;
@@ -273,17 +283,17 @@ impl Attempt {
         let mut message = asked.message.clone();
         query::set_id(&mut message, rand::random());
         let until = now + DNS_TRY_TIME;
-        let sent = match asked.way {
-            Way::Udp => {
+        let sent = match asked.transport {
+            Transport::Udp => {
                 send(&socket, &message, SendFlags::empty())?;
                 message
             }
-            Way::Tcp => framed(&message),
+            Transport::Tcp => framed(&message),
         };
         Ok(Self { socket, resolver, until, sent, written: 0, read: Vec::new() })
     }
 
-    /// Takes what came until it is the answer, or there is no more.
+    /// Takes messages until one is the answer, or there are no more.
     fn udp(&mut self, query: &Query, buffer: &mut [u8], strange: &mut u64) -> Progress {
         loop {
             match recv(&self.socket, &mut *buffer, RecvFlags::empty()) {
@@ -296,7 +306,7 @@ impl Attempt {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Progress::Waits,
-                // The network says that it cannot be reached.
+                // The network reports that the resolver cannot be reached.
                 Err(_) => return Progress::Failed,
             }
         }

@@ -1,4 +1,4 @@
-//! What the kernel says of its own addresses.
+//! The kernel's answers about its own addresses.
 
 use pagewire_testkit::{Need, Netns, can, ip};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -82,7 +82,7 @@ fn what_the_kernel_does_not_say_is_not_known() {
     let mut local_addresses = LocalAddresses::new(Arc::new(RouteSocket::unavailable()));
     assert_eq!(is_ours(&mut local_addresses, "192.0.2.1"), None);
     assert_eq!(is_ours(&mut local_addresses, "127.0.0.1"), Some(true));
-    // Nor is it taken for known later.
+    // The unknown answer is not cached either.
     assert_eq!(is_ours(&mut local_addresses, "192.0.2.1"), None);
 }
 

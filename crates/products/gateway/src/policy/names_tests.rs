@@ -154,7 +154,7 @@ fn a_denied_name_is_remembered_for_good_until_there_is_no_room() {
         names.deny(&name, [address(n)].into_iter(), |_| false).unwrap();
     }
     assert_eq!(&*names.denied(address(7)), &[name.clone()][..]);
-    // What is known needs no room, nor what another name stands for.
+    // A known name needs no room, nor does a name that another one stands for.
     names.deny(&name, [address(7)].into_iter(), |_| false).unwrap();
     let other: Name = "mx2.evil.net".parse().unwrap();
     names.deny(&other, [address(7)].into_iter(), |known| *known == name).unwrap();

@@ -499,7 +499,7 @@ impl FromStr for Rule {
     fn from_str(text: &str) -> Result<Self, RuleError> {
         let protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Echo];
         let suffix = |protocol: Protocol| {
-            let rest = text.strip_suffix(word(protocol))?.strip_suffix('/')?;
+            let rest = text.strip_suffix(protocol.name())?.strip_suffix('/')?;
             Some((rest, protocol))
         };
         let (rest, protocol) = match protocols.into_iter().find_map(suffix) {
@@ -543,15 +543,6 @@ fn parts(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// A protocol's name in rules.
-const fn word(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Tcp => "tcp",
-        Protocol::Udp => "udp",
-        Protocol::Echo => "icmp",
-    }
-}
-
 fn pattern(what: &str) -> Option<Pattern> {
     if what == "host" {
         return Some(Pattern::Host);
@@ -585,6 +576,6 @@ impl fmt::Display for Rule {
             Some(Ports { first, last }) => write!(f, ":{first}-{last}")?,
             None => {}
         }
-        self.protocol.map_or(Ok(()), |protocol| write!(f, "/{}", word(protocol)))
+        self.protocol.map_or(Ok(()), |protocol| write!(f, "/{protocol}"))
     }
 }

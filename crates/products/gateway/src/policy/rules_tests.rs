@@ -169,7 +169,7 @@ fn only_a_rule_inside_a_closed_range_opens_it() {
     let named = allow(&["*.example.org"]);
     let trick = ask(Protocol::Tcp, "127.0.0.1:80", &["www.example.org"]);
     assert_eq!(named.judge(&trick), NO);
-    // What no host has stays closed.
+    // Addresses that no host has stay closed.
     assert_eq!(allow(&["0.0.0.0"]).judge(&tcp("0.0.0.0:80")), NO);
     assert_eq!(allow(&["::ffff:127.0.0.1"]).judge(&tcp("[::ffff:127.0.0.1]:80")), NO);
 }
@@ -275,7 +275,7 @@ fn a_name_opens_no_private_network_and_not_the_gateways_machine() {
     assert_eq!(both.judge(&named("192.168.1.1:80")), YES);
     assert_eq!(both.judge(&named("10.0.0.1:80")), NO);
     assert_eq!(allow(&["*.example.org", "host"]).judge(&ours), YES);
-    // So does a name that was given to the gateway itself.
+    // A name that was given to the gateway itself opens them, too.
     let given = ["www.example.org".parse().unwrap()].into();
     assert_eq!(rules.judge(&Ask { given, ..named("10.0.0.1:80") }), YES);
     // A denial by name holds everywhere.
@@ -343,7 +343,7 @@ fn every_address_that_a_translator_can_make_of_one_is_looked_at() {
         ("64:ff9b:1::", &["0.0.0.0"]),
         ("64:ff9b::192.0.2.33", &["192.0.2.33"]),
         ("2002:c000:221::1", &["192.0.2.33"]),
-        // Of RFC 4380 section 4: the server, and the client behind its translator.
+        // RFC 4380 section 4: the server, and the client behind its translator.
         ("2001:0:c000:221:8000:63bf:3fff:fdd2", &["192.0.2.33", "192.0.2.45"]),
         ("2001:db8::5efe:192.0.2.33", &["192.0.2.33"]),
         ("2001:db8::200:5efe:192.0.2.33", &["192.0.2.33"]),
@@ -364,7 +364,7 @@ fn every_address_that_a_translator_can_make_of_one_is_looked_at() {
     }
     // An ordinary address behind the longest prefix is none of the others.
     assert_eq!(Rules::default().judge(&tcp("[64:ff9b:1::8.8.8.8]:80")), YES);
-    // Those at which clouds tell secrets are closed behind each.
+    // Metadata addresses are closed behind each translator.
     for to in ["[64:ff9b:1:a9fe:a9:fe00::]:80", "[2001:db8::5efe:169.254.169.254]:80"] {
         assert_eq!(Rules::default().judge(&tcp(to)), NO, "{to}");
     }
@@ -405,7 +405,7 @@ fn a_denied_name_that_once_led_somewhere_is_denied_there() {
     let ask = |to| Ask { once: once.clone().into(), ..tcp(to) };
     assert_eq!(rules.judge(&ask("203.0.113.1:25")), NO);
     assert_eq!(rules.judge(&ask("203.0.113.1:80")), YES);
-    // It is no permission: that lapses with the name's time.
+    // A permission does not outlive the name: it lapses with the name's time.
     let rules = allow(&["*.evil.net"]);
     assert_eq!(rules.judge(&ask("203.0.113.1:80")), NO);
     let [one, other]: [Name; 2] = ["a.evil.net".parse().unwrap(), "a.net".parse().unwrap()];

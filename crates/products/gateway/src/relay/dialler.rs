@@ -11,7 +11,7 @@ use crate::request::Ask;
 
 /// Opens the far sides of connections.
 ///
-/// It is called under a guest's host's lock, so it must not wait: a dial that takes time returns
+/// `dial` is called under a guest's host's lock, so it must not wait: a dial that takes time returns
 /// its socket at once.
 pub trait Dial: Send + Sync {
     /// Begins a connection to `to`, of the flow that `ask` describes.

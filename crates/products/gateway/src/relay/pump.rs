@@ -7,7 +7,7 @@
 //!            [send queue] <--readv, fill-- [kernel's receive queue]
 //! ```
 //!
-//! What one side has no room for stays where it is: the queue before it fills, its window closes,
+//! Data that one side has no room for stays where it is: the queue before it fills, its window closes,
 //! and the sender waits. The relay itself holds no payload but urgent bytes, one in each direction.
 
 use std::io;

@@ -1,4 +1,4 @@
-//! What a relay does in time, and what one part of a guest's connections leaves to the others.
+//! The relay in virtual time: time limits, and how much one part of a guest's connections leaves to the others.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -167,7 +167,7 @@ fn no_turn_looks_at_requests_whose_destination_has_no_port_before_it_has_one() {
     let due = world.relay.dials.poll_timeout();
     let interval = Duration::from_secs(1) / LEAVES_PER_SECOND;
     assert_eq!(due, Some(world.now + interval));
-    // The one that asked first has the first port, before one that asks now.
+    // The oldest request has the first port, before one that comes now.
     world.pass(interval / 2);
     world.connect("203.0.113.1:80");
     assert_eq!((world.relay.dials.lists(), world.relay.dials.poll_timeout()), ((0, 4), due));

@@ -16,9 +16,6 @@ use crate::limits::{UDP_DNS, UDP_IDLE, UDP_LEAST, UDP_PEERS};
 use crate::request::{Direction, How, Record};
 use crate::sys::datagrams::{self, Sending};
 
-/// The port of DNS.
-const DNS: u16 = 53;
-
 /// A socket for one address and port of the guest, whatever the destination: endpoint-independent
 /// mapping (RFC 4787 section 4.1, REQ-1).
 pub(super) struct Endpoint {
@@ -129,7 +126,7 @@ impl Endpoint {
         }
         let JudgedFlow { flow, ask, .. } = judged;
         context.note(|| Record::Opened { flow, ask: ask.clone(), peer: at });
-        self.only_dns &= at.port() == DNS;
+        self.only_dns &= at.port() == crate::dns::PORT;
         self.peers.push_back(Peer { passed: FlowRecord::new(now, flow, ask), alias, at });
     }
 

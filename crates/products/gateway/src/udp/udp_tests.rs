@@ -94,7 +94,7 @@ fn new_destinations_have_a_rate_and_known_ones_have_none() {
         send(&mut world, socket, to(n));
     }
     assert_eq!(world.relay.counters().destinations_refused, 10);
-    // What was not sent has no verdict.
+    // Datagrams that were not sent have no verdict.
     assert_eq!(world.verdicts().len(), DESTINATIONS_BURST as usize);
     let before = world.relay.counters().datagrams_out;
     send(&mut world, socket, to(DESTINATIONS_BURST - 1));
@@ -146,7 +146,7 @@ fn clients_that_have_no_answer_do_not_push_out_one_that_has() {
     assert!(world.relay.counters().clients_forgotten > 0);
     world.pass(UDP_IDLE + UDP_SWEEP);
     assert_eq!(world.relay.udp().counts, Counts { peers: 1, new_clients: 0 });
-    // Neither the flood nor the client has a record more.
+    // The flood and the client have no further records.
     assert_eq!(world.verdicts().len(), before);
 }
 

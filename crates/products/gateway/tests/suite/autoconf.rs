@@ -16,7 +16,7 @@ const AAAA: u16 = 28;
 
 const GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0, 2);
 
-/// What `ip` prints, once it has all of this.
+/// The output of `ip`, once it has all of these parts.
 #[track_caller]
 fn shows(arguments: &str, all: &[&str]) -> String {
     let deadline = Instant::now() + PATIENCE;

@@ -1,5 +1,5 @@
-//! What the network does to a connection is what the guest's own kernel reports: real kernels on
-//! both sides of the gateway.
+//! Failures of the network reach the guest's own kernel as they are: real kernels on both sides of the
+//! gateway.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -174,7 +174,10 @@ fn when_the_gateway_ends_both_sides_are_reset() {
         line.go_on();
         let (mut served, _) = server.accept().unwrap();
         line.wait();
+        assert_eq!(outside.gateway.guests(), 1);
         drop(outside.guest);
+        assert_eq!(outside.gateway.guests(), 0);
+        assert_eq!(outside.journal.ends(), [How::Removed]);
         let error = served.read(&mut [0]).expect_err("reset");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         line.wait();

@@ -57,7 +57,7 @@ impl Attacker {
         }
     }
 
-    /// What the gateway has sent, headers only.
+    /// The packets that the gateway has sent, headers only.
     fn hear(&mut self) -> Vec<Vec<u8>> {
         let mut inbox = VecDeque::new();
         self.device.receive(Instant::ZERO, &mut inbox, 4096, &mut self.ledger).unwrap();
@@ -141,7 +141,7 @@ fn a_scan_of_closed_ports_dials_no_more_than_failures_may() {
     let _alone = alone();
     let gateway = Gateway::builder().judge(to_loopback).start();
     let (mut attacker, guest) = Attacker::new(&gateway);
-    // Nobody listens: who scans it, in bursts, is told so.
+    // Nobody listens there: a scan in bursts is refused.
     let closed = server().1.port();
     let begun = Wall::now();
     attacker.flood(60_000, |i| syn(ME, 1024 + i as u16, FAR, closed, scatter(i)));
@@ -149,7 +149,7 @@ fn a_scan_of_closed_ports_dials_no_more_than_failures_may() {
     let counters = guest.counters();
     let granted = f64::from(limits::CONNECTS_BURST)
         + f64::from(limits::CONNECTS_PER_SECOND) * begun.elapsed().as_secs_f64();
-    // Those that were under way when the burst was spent.
+    // Some were under way when the burst was spent.
     let most = granted / f64::from(limits::FAILED_CONNECT_COSTS) + limits::DIALS as f64;
     assert!(counters.refused > 0);
     assert!(counters.dialled as f64 <= most, "{} dials of at most {most}", counters.dialled);

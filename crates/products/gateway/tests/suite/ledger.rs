@@ -1,4 +1,4 @@
-//! One copy each way: the ledger of the gateway's side says exactly which.
+//! One copy of payload each way, by the ledger of the gateway's side.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -96,7 +96,7 @@ fn over_a_tap_each_byte_is_copied_by_the_tap_and_by_the_socket() {
             "{small} bytes of {} frames",
             device.rx_frames
         );
-        // All that came by the tap was copied by it once. Only what a side sent again came again.
+        // The tap copied all its payload once. Only retransmitted payload was copied again.
         assert_eq!(device_rx, device.rx_payload_bytes);
         let again = |bytes: u64| bytes.checked_sub(BYTES as u64).expect("all of it");
         assert!(again(device_rx) == 0 || counters.total_drops() > 0, "{device_rx}: {counters:?}");

@@ -86,7 +86,7 @@ fn uploads_leave_memory_for_queries(inside: &Host, guest: &Guest) {
     assert!(device.free + device.returned > device.total / 8, "{device:?}");
 
     ask();
-    // One that is read goes on.
+    // An upload that is read goes on.
     let (near, mut far) = uploads.into_iter().next().unwrap();
     drop(near);
     assert!(far.read_to_end(&mut Vec::new()).is_ok());
@@ -192,7 +192,7 @@ impl Raw {
             |len: usize| [&GATEWAY[..], &MAC, &[0x88, 0xb5], &vec![0; len - 14]].concat();
         while until > self.sent {
             let left = until - self.sent;
-            // What is left is a frame, too.
+            // The rest is a frame, too.
             let len = if left < 2 * 1518 { left / 2 } else { 1518 };
             self.send(&stranger(if left < 1518 { left } else { len } - 4));
         }
@@ -238,7 +238,7 @@ fn segments_that_pin_two_pages_each_leave_a_stream_link_memory_for_others() {
     }
     for round in 0..SEGMENTS {
         for (port, number) in &connections {
-            // Its payload lies across two pages that nothing else needs.
+            // The segment's payload lies across two pages that nothing else needs.
             let page = (raw.sent + 4096).next_multiple_of(8192) + 4096;
             raw.fill(page - LEN / 2 - 4 - 54);
             let numbers = [1 + round * LEN as u32, number + 1];

@@ -90,7 +90,7 @@ fn a_unix_socket_can_be_published() {
     assert_eq!(&got, b"by a path");
     drop(world);
     assert!(!path.exists(), "the path goes with the guest");
-    // That of a process which was killed is in nobody's way.
+    // The socket of a killed process is replaced.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let opened = what.open().unwrap();
     assert_eq!(what.open().expect_err("in use").kind(), ErrorKind::AddrInUse);

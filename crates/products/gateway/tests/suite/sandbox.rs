@@ -1,4 +1,4 @@
-//! After `close_doors`, what a gateway does not need is refused; before, the same calls succeed.
+//! The sandbox: after `close_doors`, calls that a gateway does not need are refused; before, the same calls succeed.
 //!
 //! There is no way back from a sandbox, so each case is a process of its own: this test program again,
 //! with one test that only acts if it is asked to.
@@ -44,14 +44,14 @@ const ASKED: &str = "PAGEWIRE_TEST_SANDBOX";
 /// Something that a process may try, given another process of the same user.
 type Attempt = (&'static str, fn(Pid) -> io::Result<()>);
 
-/// What is refused when all is closed.
+/// Calls that the strictest sandbox refuses.
 const FORBIDDEN: [Attempt; 22] = [
     ("make_a_file", |_| tempfile()),
     ("open_a_file_to_write_to", |_| File::options().write(true).open("/dev/null").map(drop)),
     ("start_a_program", |_| Command::new("true").status().map(drop)),
     ("change_and_execute_memory", |_| executable::map()),
     ("execute_memory_that_is_there", |_| executable::protect()),
-    // Of users: others take a capability.
+    // A namespace of users: others take a capability.
     ("make_a_namespace", |_| calls::fork_into(libc::CLONE_NEWUSER)),
     ("ask_another_thing_of_a_file", |_| calls::ioctl(libc::FIOCLEX)),
     ("ask_another_thing_of_the_process", |_| Ok(rustix::process::dumpable_behavior().map(drop)?)),
@@ -81,14 +81,14 @@ const FILES: [Attempt; 3] = [
     ("list_a_directory", |_| fs::read_dir("/usr").map(drop)),
 ];
 
-/// Kept for a child by what was root: its right to signal.
+/// The right to signal, which a former root keeps for a child.
 const CAPABLE: Attempt =
     ("have_a_capability", |_| if_not(permitted()?.bytes().all(|digit| digit == b'0')));
 
-/// What a plan may keep; refused by default.
+/// A right that a plan may keep; refused by default.
 const LISTEN: Attempt = ("listen", |_| TcpListener::bind("127.0.0.1:0").map(drop));
 
-/// What a gateway goes on doing.
+/// Calls that a gateway goes on making.
 const NEEDED: [Attempt; 9] = [
     ("connect", |_| connect()),
     ("start_a_thread_and_use_memory", |_| {
@@ -111,10 +111,10 @@ const NEEDED: [Attempt; 9] = [
     ("serve_a_vhost_user_link", |_| serve_a_vhost_user_link()),
 ];
 
-/// The same, of one that says that it sends to paths.
+/// Calls of a gateway whose plan has Unix peers.
 const SENDS: Attempt = ("serve_a_datagram_link", |_| serve_a_datagram_link());
 
-/// What a gateway has before the doors close, and the guests at the other ends.
+/// Descriptors that a gateway has before it enters the sandbox, and the guests at the other ends.
 struct Prepared {
     own_network: File,
     status: File,
@@ -351,7 +351,7 @@ fn probe() {
     }
 }
 
-/// What a process found, by name. `None` if the test is skipped.
+/// The results of a process, by name. `None` if the test is skipped.
 fn found(how: &str) -> Option<Found> {
     if !can(&[Need::Root]) {
         return None;
@@ -445,7 +445,7 @@ fn a_plan_may_keep_ports_unix_sockets_or_a_child_and_nothing_else_with_it() {
     let kept = [
         ("listening", Some("listen")),
         ("unix", Some("open_a_unix_socket")),
-        // Its own child has a descriptor already; others stay out of reach.
+        // The gateway's child has a descriptor already; others stay out of reach.
         ("with_a_child", Some("have_a_capability")),
     ];
     for (how, keeps) in kept {

@@ -1,4 +1,4 @@
-//! What the tests share: a guest inside this process, and what its gateway wrote down.
+//! The kit of these tests: a guest inside this process, and the records of its gateway.
 #![allow(dead_code, unreachable_pub)]
 
 pub mod frames;
@@ -27,7 +27,7 @@ pub struct World {
     pub journal: Notes,
 }
 
-/// What the gateway wrote down.
+/// The records that the gateway wrote.
 #[derive(Clone, Default)]
 pub struct Notes(Arc<Mutex<Vec<Record>>>);
 
@@ -51,7 +51,7 @@ impl Notes {
         ends.collect()
     }
 
-    /// Waits until so many flows are over.
+    /// Waits until this number of flows is over.
     pub fn wait_for_ends(&self, n: usize) -> Vec<How> {
         eventually(|| self.ends().len() >= n);
         self.ends()
@@ -130,7 +130,7 @@ pub fn eventually(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What comes until the stream ends.
+/// The bytes until the stream ends.
 #[track_caller]
 pub fn rest(mut from: impl Read) -> Vec<u8> {
     let mut rest = Vec::new();

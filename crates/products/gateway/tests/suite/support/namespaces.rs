@@ -21,7 +21,7 @@ use super::{Notes, PATIENCE};
 pub const NEAR_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 pub const NEAR_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 
-/// Nobody has this address, and packets to it get no answer at all.
+/// An address that nobody has: packets to it get no answer at all.
 pub const SILENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
 
 /// More than any test in two worlds takes.
@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(45);
 /// A tap lives until its last descriptor is closed, and a child that starts holds copies.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// What the gateway's side has.
+/// The gateway's side of a test.
 pub struct Outside {
     pub guest: Guest,
     pub gateway: Gateway,
@@ -51,7 +51,7 @@ impl Line {
 
     /// Lets the other side go on.
     pub fn go_on(&self) {
-        // It may be over.
+        // The other side may be over.
         let _ = self.says.send(());
     }
 
@@ -71,7 +71,7 @@ pub fn worlds(
     worlds_with(|builder| builder, outside, inside);
 }
 
-/// The same, with a gateway of these settings.
+/// As [`worlds`], with a gateway of these settings.
 pub fn worlds_with(
     settings: impl FnOnce(Builder) -> Builder + Send + 'static,
     outside: impl FnOnce(Outside, Line) + Send + 'static,
