@@ -30,7 +30,7 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// Every packet, if it was captured.
     pub capture: Option<PathBuf>,
-    /// What happened, line by line, if it was recorded.
+    /// The timeline, if it was recorded.
     pub timeline: Option<PathBuf>,
 }
 
@@ -122,9 +122,9 @@ pub struct FailureDetails {
     pub repeats: Repeats,
     /// The command that repeats it, without the seed in its environment.
     pub command: String,
-    /// Every packet of the failing run, if it was captured.
+    /// The capture of the failing run, if it was captured.
     pub capture: Option<PathBuf>,
-    /// What happened, line by line, if it was recorded.
+    /// The timeline, if it was recorded.
     pub timeline: Option<PathBuf>,
 }
 

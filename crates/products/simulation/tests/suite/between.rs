@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use crate::common::{MS, S, ask_on, echo_server, in_time};
 
-/// A client that opens a connection, waits for the test, and asks on it: when it was told to.
+/// A client that opens a connection, waits for the test, and then asks on it. Returns when it was woken.
 fn client_that_waits(sim: &mut Sim) -> (mpsc::UnboundedSender<()>, Rc<RefCell<Vec<Duration>>>) {
     let (go, mut wait) = mpsc::unbounded_channel();
     let told = Rc::new(RefCell::new(Vec::new()));
@@ -48,7 +48,7 @@ fn a_task_that_the_test_wakes_between_two_steps_runs_at_once() {
     in_time(|| {
         let mut sim = Sim::builder().build();
         let (go, told) = client_that_waits(&mut sim);
-        // Its timer is in the agenda, far ahead.
+        // The other host's timer is in the event queue, far ahead.
         sim.host("other", || async {
             sleep(100 * S).await;
             Ok(())

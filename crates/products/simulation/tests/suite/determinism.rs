@@ -137,7 +137,7 @@ fn a_scenario_that_depends_on_more_than_its_seed_is_reported() {
         Ok(())
     });
     let failure = check.failure().expect("it fails");
-    // It failed for a reason of its own, which the second run confirms.
+    // The scenario failed for a reason of its own, which the second run confirms.
     assert_eq!((failure.kind, failure.repeats), (FailureKind::Client, Repeats::OtherDigest));
     let text = failure.to_string();
     for words in ["as planted", "depends on more than its seed", "digest_payload(false)"] {

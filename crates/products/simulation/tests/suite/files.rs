@@ -40,6 +40,11 @@ fn failure(builder: Builder) -> Failure {
     let check = builder.check(0..40, fails_from_five);
     let failure = check.failure().expect("a failure").clone();
     assert_eq!((failure.seed, failure.kind), (5, FailureKind::Client), "{failure}");
+    assert!(
+        check.seeds_run() < 40 && check.reports.len() == 5,
+        "seeds beyond the smallest were run"
+    );
+    assert!(failure.to_string().contains("again:    PAGEWIRE_SEED=5 cargo test"), "{failure}");
     failure
 }
 
@@ -58,6 +63,8 @@ fn a_check_writes_the_files_of_the_seed_that_fails_and_of_no_other() {
     let timeline = text(failure.timeline.as_ref().unwrap());
     assert!(timeline.contains("len 1005") && timeline.contains("planted"), "{timeline}");
     assert!(!timeline.contains("len 1006"), "{timeline}");
+    assert!(timeline.contains("SYN,ACK"), "{timeline}");
+    assert!(fs::metadata(failure.capture.as_ref().unwrap()).unwrap().len() > 1000);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The lives of hosts and the states of paths: what may begin anew, and what ends what.
+//! The lifecycle of hosts and the states of paths: starts, ends, pauses, cuts and holds.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pagewire_simulation::net::UdpSocket;
 use pagewire_simulation::{
-    Chaos, FailureKind, HostOptions, Pause, Rate, Sim, all, control, rng, time,
+    Chaos, Control, FailureKind, HostOptions, Pause, Rate, Sim, all, control, rng, time,
 };
 use tokio::time::{sleep, timeout};
 
@@ -98,7 +98,7 @@ fn a_host_that_is_started_again_is_not_paused() {
     }
 }
 
-/// What arrives, and when, of a datagram that is sent in each of these milliseconds.
+/// The arrivals, with their times, of datagrams that are sent in each of these milliseconds.
 fn arrivals(at: &[u32], orders: impl Fn(&mut Sim)) -> Vec<(u8, Duration)> {
     let mut sim = Sim::builder().build();
     let got = Rc::new(RefCell::new(Vec::new()));
@@ -129,48 +129,59 @@ fn arrivals(at: &[u32], orders: impl Fn(&mut Sim)) -> Vec<(u8, Duration)> {
     got.take()
 }
 
-#[test]
-fn held_packets_arrive_in_their_order_when_they_are_released() {
-    let got = arrivals(&[10, 20, 30, 40, 50], |sim| {
-        sim.at(15 * MS, |control| control.hold("sender", "receiver"));
-        sim.at(100 * MS, |control| control.release("sender", "receiver"));
-    });
-    let at = [11, 100, 100, 100, 100];
-    assert_eq!(got, (0..).zip(at).map(|(n, at)| (n, at * MS)).collect::<Vec<_>>());
-}
+/// Commands by the millisecond at which they are given.
+type Steps = &'static [(u32, fn(&Control))];
+
+const CUT: fn(&Control) = |control| control.partition("sender", "receiver");
+const REPAIR: fn(&Control) = |control| control.repair("sender", "receiver");
+const HOLD: fn(&Control) = |control| control.hold("sender", "receiver");
+const RELEASE: fn(&Control) = |control| control.release("sender", "receiver");
+const CRASH: fn(&Control) = |control| control.crash("receiver");
+const BOUNCE: fn(&Control) = |control| control.bounce("receiver");
+const STOP: fn(&Control) = |control| control.pause("receiver", Pause::Machine);
+const RESUME: fn(&Control) = |control| control.resume("receiver");
 
 #[test]
-fn a_release_does_not_end_a_partition() {
-    let got = arrivals(&[20, 40], |sim| {
-        sim.at(10 * MS, |control| control.partition("sender", "receiver"));
-        sim.at(11 * MS, |control| control.hold("sender", "receiver"));
-        sim.at(30 * MS, |control| control.release("sender", "receiver"));
-        sim.at(35 * MS, |control| control.repair("sender", "receiver"));
-    });
-    assert_eq!(got, [(1, 41 * MS)]);
-}
-
-#[test]
-fn a_repair_does_not_end_a_hold_and_releases_nothing() {
-    let got = arrivals(&[10, 30, 50, 70], |sim| {
-        sim.at(5 * MS, |control| control.hold("sender", "receiver"));
-        sim.at(20 * MS, |control| control.partition("sender", "receiver"));
-        sim.at(40 * MS, |control| control.repair("sender", "receiver"));
-        sim.at(60 * MS, |control| control.release("sender", "receiver"));
-    });
-    // The first waited before the partition, the second was lost in it.
-    assert_eq!(got, [(0, 60 * MS), (2, 60 * MS), (3, 71 * MS)]);
-}
-
-#[test]
-fn packets_that_are_released_during_a_partition_are_lost() {
-    let got = arrivals(&[10, 70], |sim| {
-        sim.at(5 * MS, |control| control.hold("sender", "receiver"));
-        sim.at(20 * MS, |control| control.partition("sender", "receiver"));
-        sim.at(40 * MS, |control| control.release("sender", "receiver"));
-        sim.at(60 * MS, |control| control.repair("sender", "receiver"));
-    });
-    assert_eq!(got, [(1, 71 * MS)]);
+fn cuts_holds_and_pauses_decide_which_packets_arrive_and_when() {
+    let table: [(&str, &[u32], Steps, &[(u8, u32)]); 5] = [
+        (
+            "held packets arrive in their order when they are released",
+            &[10, 20, 30, 40, 50],
+            &[(15, HOLD), (100, RELEASE)],
+            &[(0, 11), (1, 100), (2, 100), (3, 100), (4, 100)],
+        ),
+        (
+            "a release does not end a partition",
+            &[20, 40],
+            &[(10, CUT), (11, HOLD), (30, RELEASE), (35, REPAIR)],
+            &[(1, 41)],
+        ),
+        (
+            "a repair does not end a hold: the first waited before the partition, the second was lost in it",
+            &[10, 30, 50, 70],
+            &[(5, HOLD), (20, CUT), (40, REPAIR), (60, RELEASE)],
+            &[(0, 60), (2, 60), (3, 71)],
+        ),
+        (
+            "packets that are released during a partition are lost",
+            &[10, 70],
+            &[(5, HOLD), (20, CUT), (40, RELEASE), (60, REPAIR)],
+            &[(1, 71)],
+        ),
+        (
+            "a crash loses the packets that waited in front of a paused machine",
+            &[10, 30, 60],
+            &[(5, STOP), (20, CRASH), (22, BOUNCE), (25, STOP), (50, RESUME)],
+            &[(1, 50), (2, 61)],
+        ),
+    ];
+    for (what, sent, steps, expected) in table {
+        let got = arrivals(sent, |sim| {
+            steps.iter().for_each(|&(at, command)| sim.at(at * MS, command));
+        });
+        let expected: Vec<_> = expected.iter().map(|&(n, at)| (n, at * MS)).collect();
+        assert_eq!(got, expected, "{what}");
+    }
 }
 
 #[test]
@@ -183,18 +194,6 @@ fn of_two_pauses_the_one_of_the_machine_counts_so_that_no_packet_overtakes() {
         });
         assert_eq!(got, [(0, 50 * MS), (1, 50 * MS)], "{order:?}");
     }
-}
-
-#[test]
-fn a_crash_loses_the_packets_that_waited_in_front_of_a_paused_machine() {
-    let got = arrivals(&[10, 30, 60], |sim| {
-        sim.at(5 * MS, |control| control.pause("receiver", Pause::Machine));
-        sim.at(20 * MS, |control| control.crash("receiver"));
-        sim.at(22 * MS, |control| control.bounce("receiver"));
-        sim.at(25 * MS, |control| control.pause("receiver", Pause::Machine));
-        sim.at(50 * MS, |control| control.resume("receiver"));
-    });
-    assert_eq!(got, [(1, 50 * MS), (2, 61 * MS)]);
 }
 
 #[test]

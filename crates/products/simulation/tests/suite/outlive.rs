@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::common::{MS, S, in_time};
 
-/// What a program keeps where its tasks' end does not reach it, as in a static or a cycle.
+/// Sockets that a program keeps where its tasks' end does not reach them, as in a static or a cycle.
 #[derive(Default)]
 struct Kept {
     listeners: Vec<TcpListener>,

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::common::{MS, S, asleep, client_fails, fails, says};
 
-/// Those who replace the process's hook are alone.
+/// Tests that replace the process's hook run alone.
 static HOOK: RwLock<()> = RwLock::new(());
 
 fn beside_others() -> RwLockReadGuard<'static, ()> {

@@ -1,4 +1,4 @@
-//! What the engine needs of tokio's paused runtime. A version of tokio that changes one of these
+//! Facts about tokio's paused runtime that the event loop rests on. A version of tokio that changes one of these
 //! fails here, by name, before anything else is wrong.
 
 use std::cell::RefCell;
@@ -163,7 +163,7 @@ fn f4_an_unpark_hook_that_wakes_the_root_returns_before_a_task_is_polled() {
         });
     }
     rest(&host);
-    // Looks ahead: up to 10 ms.
+    // Looks ahead up to 10 ms.
     let unpark = host.unpark.clone();
     let mut limit = None;
     host.runtime.block_on(poll_fn(|cx| {

@@ -1,4 +1,4 @@
-//! Trouble on demand: each fault, from outside, from inside, and scheduled.
+//! Faults on demand: each from outside, from inside, and scheduled.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -285,7 +285,7 @@ fn chaos_troubles_by_the_seed_and_has_healed_everything_at_its_end() {
     assert!(lost.iter().all(|&lost| lost > 0));
 }
 
-/// One kind ends while another lasts: the link is what it was after the last.
+/// One slow link ends while another lasts: after the last, the link is as it was set.
 #[test]
 fn slow_links_that_overlap_heal_and_keep_the_link_that_was_set_meanwhile() {
     let every = |from: u32, to: u32| from * MS..to * MS;

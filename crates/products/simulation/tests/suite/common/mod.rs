@@ -1,4 +1,4 @@
-//! Programs that several tests run.
+//! The kit of these tests: programs that several run, and checks of failures.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -80,7 +80,7 @@ pub fn in_a_child(test: &str, variables: &[(&str, &str)], arguments: &[&str]) ->
     child.output().expect("a child")
 }
 
-/// What it said is all right.
+/// Checks that a child succeeded. Returns its output.
 #[track_caller]
 pub fn passes(child: &Output) -> String {
     let said = [&child.stdout[..], &child.stderr].concat();
