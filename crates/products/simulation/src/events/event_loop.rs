@@ -21,7 +21,7 @@
 //! wake it in an instant, which ends when nobody is woken ([`Sim::collect_woken`]), the test between two
 //! ([`Sim::run_woken`]). Any other waker is no part of the simulation ([`Sim::on_foreign_wake`]).
 use crate::events::queue::{EventQueue, HostOrder, SourceOrder};
-use crate::faults::command::{Command, PathChange, Pause};
+use crate::faults::command::{Command, HostChange, PathChange, Pause};
 use crate::host::clock::{Clock, show};
 use crate::host::machine::{Machine, watched};
 use crate::host::world::{HostHandle, ProcessId, World};
@@ -464,46 +464,8 @@ impl Sim {
                 pairs.into_iter().for_each(|(from, to)| world.change_path(from, to, change));
             }
             Command::DefaultLink(link) => self.world.lock().network.set_default(link),
-            Command::Uplink(hosts, link) => {
-                let mut world = self.world.lock();
-                hosts.into_iter().for_each(|host| world.set_stage_link(host, true, link));
-            }
-            Command::Downlink(hosts, link) => {
-                let mut world = self.world.lock();
-                hosts.into_iter().for_each(|host| world.set_stage_link(host, false, link));
-            }
-            Command::Crash(hosts) => hosts.into_iter().for_each(|host| self.crash(host)),
-            Command::Kill(hosts) => hosts.into_iter().for_each(|host| self.stop(host)),
-            Command::Bounce(hosts) => {
-                for host in hosts {
-                    self.stop(host);
-                    self.start(host);
-                }
-            }
-            Command::Pause(hosts, what) => {
-                let mut world = self.world.lock();
-                for host in hosts {
-                    if let Some(machine) = self.machines.get(host.index()) {
-                        self.idle.set(machine.idle, None);
-                    }
-                    world.pause(host, what);
-                }
-            }
-            Command::Resume(hosts) => {
-                let mut world = self.world.lock();
-                hosts.into_iter().for_each(|host| world.resume(host));
-            }
-            Command::Skew(hosts, skew) => {
-                let mut world = self.world.lock();
-                let world = &mut *world;
-                for host in hosts {
-                    let Some(state) = world.hosts.get_mut(host.index()) else { continue };
-                    state.clock.set(world.now, skew);
-                    // Timers of the host are due at other times now.
-                    if state.running {
-                        world.event_queue.set(state.run, Some(world.now.as_nanos()));
-                    }
-                }
+            Command::Hosts(hosts, change) => {
+                hosts.into_iter().for_each(|host| self.change_host(host, change));
             }
         }
         // Destructors of the tasks may have panicked.
@@ -511,6 +473,36 @@ impl Sim {
         match self.broken.take() {
             Some(failure) => Err(failure),
             None => Ok(()),
+        }
+    }
+
+    fn change_host(&mut self, id: HostId, change: HostChange) {
+        match change {
+            HostChange::Uplink(link) => self.world.lock().set_stage_link(id, true, link),
+            HostChange::Downlink(link) => self.world.lock().set_stage_link(id, false, link),
+            HostChange::Crash => self.crash(id),
+            HostChange::Kill => self.stop(id),
+            HostChange::Bounce => {
+                self.stop(id);
+                self.start(id);
+            }
+            HostChange::Pause(what) => {
+                if let Some(machine) = self.machines.get(id.index()) {
+                    self.idle.set(machine.idle, None);
+                }
+                self.world.lock().pause(id, what);
+            }
+            HostChange::Resume => self.world.lock().resume(id),
+            HostChange::Skew(skew) => {
+                let mut world = self.world.lock();
+                let World { hosts, event_queue, now, .. } = &mut *world;
+                let Some(state) = hosts.get_mut(id.index()) else { return };
+                state.clock.set(*now, skew);
+                // Timers of the host are due at other times now.
+                if state.running {
+                    event_queue.set(state.run, Some(now.as_nanos()));
+                }
+            }
         }
     }
 }

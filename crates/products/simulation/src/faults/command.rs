@@ -18,24 +18,7 @@ pub enum Pause {
 pub(crate) enum Command {
     Paths(Vec<(HostId, HostId)>, PathChange),
     DefaultLink(Link),
-    Uplink(Vec<HostId>, Link),
-    Downlink(Vec<HostId>, Link),
-    Crash(Vec<HostId>),
-    Kill(Vec<HostId>),
-    Bounce(Vec<HostId>),
-    Pause(Vec<HostId>, Pause),
-    Resume(Vec<HostId>),
-    Skew(Vec<HostId>, Skew),
-}
-
-impl Command {
-    /// Whether no host is started, stopped or changed.
-    pub(crate) fn is_for_network(&self) -> bool {
-        matches!(
-            self,
-            Self::Paths(..) | Self::DefaultLink(..) | Self::Uplink(..) | Self::Downlink(..)
-        )
-    }
+    Hosts(Vec<HostId>, HostChange),
 }
 
 /// A change of the path between two hosts.
@@ -51,10 +34,33 @@ pub(crate) enum PathChange {
     Recover,
 }
 
+/// A change of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HostChange {
+    Uplink(Link),
+    Downlink(Link),
+    Crash,
+    Kill,
+    Bounce,
+    Pause(Pause),
+    Resume,
+    Skew(Skew),
+}
+
 /// Hosts or paths that the words for a command name at most.
 const NAMED: usize = 8;
 
 impl Command {
+    /// Whether no host is started, stopped or changed.
+    pub(crate) fn is_for_network(&self) -> bool {
+        match self {
+            Self::Paths(..) | Self::DefaultLink(..) => true,
+            Self::Hosts(_, change) => {
+                matches!(change, HostChange::Uplink(_) | HostChange::Downlink(_))
+            }
+        }
+    }
+
     /// The command in words, for people; `name` has the names of hosts.
     pub(crate) fn describe<'a>(&self, name: impl Fn(HostId) -> &'a str) -> String {
         let list = |all: &mut dyn ExactSizeIterator<Item = String>| {
@@ -62,7 +68,6 @@ impl Command {
             let named = all.take(NAMED).collect::<Vec<_>>().join(", ");
             if more > 0 { format!("{named} and {more} more") } else { named }
         };
-        let of = |hosts: &[HostId]| list(&mut hosts.iter().map(|&host| name(host).to_owned()));
         match self {
             Self::Paths(pairs, change) => {
                 let what = match change {
@@ -78,16 +83,21 @@ impl Command {
                 format!("{what}: {}", list(&mut pairs.iter().map(path)))
             }
             Self::DefaultLink(link) => format!("default link {link}"),
-            Self::Uplink(hosts, link) => format!("uplink {link}: {}", of(hosts)),
-            Self::Downlink(hosts, link) => format!("downlink {link}: {}", of(hosts)),
-            Self::Crash(hosts) => format!("crash: {}", of(hosts)),
-            Self::Kill(hosts) => format!("kill: {}", of(hosts)),
-            Self::Bounce(hosts) => format!("bounce: {}", of(hosts)),
-            Self::Pause(hosts, Pause::Process) => format!("pause the process: {}", of(hosts)),
-            Self::Pause(hosts, Pause::Machine) => format!("pause the machine: {}", of(hosts)),
-            Self::Resume(hosts) => format!("resume: {}", of(hosts)),
-            Self::Skew(hosts, Skew { offset, drift }) => {
-                format!("skew by {offset} ns, drift {drift} ppm: {}", of(hosts))
+            Self::Hosts(hosts, change) => {
+                let what = match change {
+                    HostChange::Uplink(link) => format!("uplink {link}"),
+                    HostChange::Downlink(link) => format!("downlink {link}"),
+                    HostChange::Crash => "crash".to_owned(),
+                    HostChange::Kill => "kill".to_owned(),
+                    HostChange::Bounce => "bounce".to_owned(),
+                    HostChange::Pause(Pause::Process) => "pause the process".to_owned(),
+                    HostChange::Pause(Pause::Machine) => "pause the machine".to_owned(),
+                    HostChange::Resume => "resume".to_owned(),
+                    HostChange::Skew(Skew { offset, drift }) => {
+                        format!("skew by {offset} ns, drift {drift} ppm")
+                    }
+                };
+                format!("{what}: {}", list(&mut hosts.iter().map(|&host| name(host).to_owned())))
             }
         }
     }
@@ -96,23 +106,23 @@ impl Command {
 /// The command with the numbers of its hosts, for the digest: a change here changes all digests.
 impl std::fmt::Display for Command {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let list = |hosts: &[HostId]| {
-            hosts.iter().map(|host| host.0.to_string()).collect::<Vec<_>>().join(" ")
-        };
         match self {
             Self::Paths(pairs, change) => {
                 write!(f, "{change:?}")?;
                 pairs.iter().try_for_each(|(from, to)| write!(f, " {}-{}", from.0, to.0))
             }
             Self::DefaultLink(link) => write!(f, "DefaultLink {link:?}"),
-            Self::Uplink(hosts, link) => write!(f, "Uplink {link:?} {}", list(hosts)),
-            Self::Downlink(hosts, link) => write!(f, "Downlink {link:?} {}", list(hosts)),
-            Self::Crash(hosts) => write!(f, "Crash {}", list(hosts)),
-            Self::Kill(hosts) => write!(f, "Kill {}", list(hosts)),
-            Self::Bounce(hosts) => write!(f, "Bounce {}", list(hosts)),
-            Self::Pause(hosts, what) => write!(f, "Pause {what:?} {}", list(hosts)),
-            Self::Resume(hosts) => write!(f, "Resume {}", list(hosts)),
-            Self::Skew(hosts, skew) => write!(f, "{skew:?} {}", list(hosts)),
+            Self::Hosts(hosts, change) => {
+                match change {
+                    HostChange::Uplink(link) => write!(f, "Uplink {link:?}")?,
+                    HostChange::Downlink(link) => write!(f, "Downlink {link:?}")?,
+                    HostChange::Pause(what) => write!(f, "Pause {what:?}")?,
+                    HostChange::Skew(skew) => write!(f, "{skew:?}")?,
+                    change => write!(f, "{change:?}")?,
+                }
+                let numbers: Vec<String> = hosts.iter().map(|host| host.0.to_string()).collect();
+                write!(f, " {}", numbers.join(" "))
+            }
         }
     }
 }

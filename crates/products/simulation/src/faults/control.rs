@@ -9,7 +9,7 @@ use std::io;
 use std::net::IpAddr;
 
 use crate::HostId;
-use crate::faults::command::{Command, PathChange, Pause};
+use crate::faults::command::{Command, HostChange, PathChange, Pause};
 use crate::host::clock::Skew;
 use crate::host::selectors::{HostTable, Hosts};
 use crate::host::world::{HostHandle, SharedWorld};
@@ -93,27 +93,27 @@ impl Control {
     /// Sets a link that all packets from these hosts take first: their common bandwidth.
     #[track_caller]
     pub fn uplink(&self, hosts: impl Hosts, link: Link) {
-        self.command(&hosts, |hosts| Command::Uplink(hosts, link));
+        self.change(&hosts, HostChange::Uplink(link));
     }
 
     /// Sets a link that all packets to these hosts take last.
     #[track_caller]
     pub fn downlink(&self, hosts: impl Hosts, link: Link) {
-        self.command(&hosts, |hosts| Command::Downlink(hosts, link));
+        self.change(&hosts, HostChange::Downlink(link));
     }
 
     /// Takes the power away: nothing more is sent, and the memory is gone. Peers learn nothing, so
     /// their connections are half open.
     #[track_caller]
     pub fn crash(&self, hosts: impl Hosts) {
-        self.command(&hosts, Command::Crash);
+        self.change(&hosts, HostChange::Crash);
     }
 
     /// Kills the process: its kernel closes its sockets, as it does at the end of every process. Ends a
     /// [`pause`](Self::pause), as every stop and start of a host does.
     #[track_caller]
     pub fn kill(&self, hosts: impl Hosts) {
-        self.command(&hosts, Command::Kill);
+        self.change(&hosts, HostChange::Kill);
     }
 
     /// Starts the program again, after a [`crash`](Self::crash) on a machine without memory, after a
@@ -123,25 +123,25 @@ impl Control {
     /// fails. [`Sim::client_with`](crate::Sim::client_with) makes one that can.
     #[track_caller]
     pub fn bounce(&self, hosts: impl Hosts) {
-        self.command(&hosts, Command::Bounce);
+        self.change(&hosts, HostChange::Bounce);
     }
 
     /// Stops hosts until they [`resume`](Self::resume). Time goes on.
     #[track_caller]
     pub fn pause(&self, hosts: impl Hosts, what: Pause) {
-        self.command(&hosts, |hosts| Command::Pause(hosts, what));
+        self.change(&hosts, HostChange::Pause(what));
     }
 
     /// Ends a [`pause`](Self::pause): timers that would have fired do so now.
     #[track_caller]
     pub fn resume(&self, hosts: impl Hosts) {
-        self.command(&hosts, Command::Resume);
+        self.change(&hosts, HostChange::Resume);
     }
 
     /// Sets how far the hosts' clocks are off from now on.
     #[track_caller]
     pub fn skew(&self, hosts: impl Hosts, skew: Skew) {
-        self.command(&hosts, |hosts| Command::Skew(hosts, skew));
+        self.change(&hosts, HostChange::Skew(skew));
     }
 
     /// Gives a name these addresses, for look-ups from now on.
@@ -199,10 +199,10 @@ impl Control {
     }
 
     #[track_caller]
-    fn command(&self, hosts: &impl Hosts, command: impl FnOnce(Vec<HostId>) -> Command) {
+    fn change(&self, hosts: &impl Hosts, change: HostChange) {
         let mut world = self.world.lock();
         let hosts = HostTable(&world).find(hosts);
-        world.commands.push_back(command(hosts));
+        world.commands.push_back(Command::Hosts(hosts, change));
     }
 }
 
