@@ -78,9 +78,18 @@ pub(crate) struct FlowRecord {
 }
 
 impl FlowRecord {
-    /// The record of a flow that begins, without a byte.
     pub(crate) fn new(now: Instant, flow: u64, ask: Ask) -> Self {
         Self { flow, ask, began: now, bytes_out: 0, bytes_in: 0 }
+    }
+
+    /// Payload bytes in both directions.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes_out + self.bytes_in
+    }
+
+    /// Writes down that both sides are connected, with the far side's address.
+    pub(crate) fn open(&self, peer: SocketAddr, context: &Context) {
+        context.note(|| Record::Opened { flow: self.flow, ask: self.ask.clone(), peer });
     }
 
     pub(crate) fn close(self, now: Instant, how: How, context: &Context) {
@@ -205,7 +214,7 @@ impl Context {
 
     /// Whether the guest may send to one more destination, if the rules permit that.
     pub(crate) fn may_add_destination(&mut self, now: Instant) -> bool {
-        let may = self.destinations.look(now).is_ok();
+        let may = self.destinations.check(now).is_ok();
         self.counters.destinations_refused += u64::from(!may);
         may
     }

@@ -61,7 +61,7 @@ struct Pinger {
 }
 
 struct Peer {
-    passed: FlowRecord,
+    record: FlowRecord,
     at: IpAddr,
 }
 
@@ -142,7 +142,7 @@ impl Echo {
             Ok(n) => {
                 pinger.active_at = now;
                 if let Some(peer) = pinger.peers.iter_mut().rfind(|p| p.at == to.ip()) {
-                    peer.passed.bytes_out += n as u64;
+                    peer.record.bytes_out += n as u64;
                 }
                 context.counters.echoes_out += 1;
                 stack.ledger_mut().note(CopyReason::SocketTx, n.saturating_sub(HEAD));
@@ -169,7 +169,7 @@ impl Echo {
         let asked = SocketAddr::new(message.to.ip(), 0);
         if let Some(at) = known
             && let Some(pinger) = self.pingers.get(at as usize)
-            && let Some(peer) = pinger.peers.iter().rfind(|peer| peer.passed.ask.to == asked)
+            && let Some(peer) = pinger.peers.iter().rfind(|peer| peer.record.ask.to == asked)
         {
             return Ok((at, peer.at));
         }
@@ -189,10 +189,10 @@ impl Echo {
         };
         let Some(pinger) = self.pingers.get_mut(at as usize) else { return Err(None) };
         if pinger.peers.len() >= ECHO_PEERS {
-            pinger.peers.remove(0).passed.close(now, How::Finished, context);
+            pinger.peers.remove(0).record.close(now, How::Finished, context);
         }
         let JudgedFlow { flow, ask, .. } = judged;
-        pinger.peers.push(Peer { passed: FlowRecord::new(now, flow, ask), at: to });
+        pinger.peers.push(Peer { record: FlowRecord::new(now, flow, ask), at: to });
         Ok((at, to))
     }
 
@@ -210,10 +210,10 @@ impl Echo {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             let socket = socket_with(family, SocketType::DGRAM, flags, Some(protocol))?;
             datagrams::queue_errors(socket.as_fd(), guest.is_ipv6())?;
-            let place = self.pingers.vacant_entry();
-            let at = place.key() as u32;
+            let slot = self.pingers.vacant_entry();
+            let at = slot.key() as u32;
             let serial = context.watch.add_source(&socket, SourceKind::Echo, at)?;
-            place.insert(Pinger { guest, socket, serial, peers: Vec::new(), active_at: now });
+            slot.insert(Pinger { guest, socket, serial, peers: Vec::new(), active_at: now });
             Ok(at)
         };
         let Ok(at) = open() else {
@@ -236,8 +236,8 @@ impl Echo {
                 let result = datagrams::receive(pinger.socket.as_fd(), &mut head, spare);
                 let received = got.insert(result).as_ref().ok().filter(|r| !r.cut)?;
                 let peer = pinger.peers.iter_mut().rfind(|p| p.at == received.from.ip())?;
-                peer.passed.bytes_in += received.len as u64;
-                let source = Some(SocketAddr::new(peer.passed.ask.to.ip(), pinger.guest.port()));
+                peer.record.bytes_in += received.len as u64;
+                let source = Some(SocketAddr::new(peer.record.ask.to.ip(), pinger.guest.port()));
                 let remote = Some(pinger.guest);
                 Some((received.len, UdpTarget { remote, source, ..UdpTarget::default() }))
             });
@@ -262,7 +262,7 @@ impl Echo {
             let Some(reported) = datagrams::take_error(pinger.socket.as_fd()) else { return };
             let to = reported.to.ip();
             let Some(peer) = pinger.peers.iter().rfind(|peer| peer.at == to) else { continue };
-            let asked = peer.passed.ask.to.ip();
+            let asked = peer.record.ask.to.ip();
             let Some(why) = errors::icmp_of(&reported, asked) else { continue };
             // The packet's own header, as this machine sent it.
             let (quoted, n) = reported.quoted;
@@ -287,7 +287,7 @@ impl Echo {
     fn close(&mut self, now: Instant, context: &Context, at: usize, how: How) {
         let Some(pinger) = self.pingers.try_remove(at) else { return };
         self.by_guest.remove(&pinger.guest);
-        pinger.peers.into_iter().for_each(|peer| peer.passed.close(now, how, context));
+        pinger.peers.into_iter().for_each(|peer| peer.record.close(now, how, context));
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -31,7 +31,7 @@ impl Rate {
     }
 
     /// Whether [`take`](Self::take) would grant an event, or the time of the next one.
-    pub(crate) fn look(&self, now: Instant) -> Result<(), Instant> {
+    pub(crate) fn check(&self, now: Instant) -> Result<(), Instant> {
         { *self }.take(now)
     }
 

@@ -63,7 +63,7 @@ pub(super) struct Dials {
 
 /// A guest's request without an answer.
 struct PendingRequest {
-    passed: FlowRecord,
+    record: FlowRecord,
     stage: DialStage,
     /// The request found no slot at first, which was counted.
     waited: bool,
@@ -155,7 +155,7 @@ impl Dials {
 
     /// Whether the destination has ports left; if not, the time of the next.
     fn ports_for(&self, now: Instant, to: SocketAddr) -> Result<(), Instant> {
-        self.time_wait.get(&to).map_or(Ok(()), |rate| rate.look(now))
+        self.time_wait.get(&to).map_or(Ok(()), |rate| rate.check(now))
     }
 
     fn begin(&mut self, now: Instant, id: RequestId, to: IpAddr) {
@@ -256,8 +256,8 @@ impl Relay {
             Ok(to) => to,
             Err(denial) => return self.answer(now, stack, request.id, answer_of(denial)),
         };
-        let passed = FlowRecord::new(request.at, flow, ask);
-        let pending = PendingRequest { passed, stage: DialStage::Waiting(to), waited: false };
+        let record = FlowRecord::new(request.at, flow, ask);
+        let pending = PendingRequest { record, stage: DialStage::Waiting(to), waited: false };
         self.dials.requests.insert(request.id, pending);
         self.dials.wait(request.id);
     }
@@ -270,11 +270,11 @@ impl Relay {
             let Some(id) = self.dials.waiting.pop_front() else { break };
             let stage = self.dials.requests.get(&id).map(|pending| pending.stage);
             let Some(DialStage::Waiting(to)) = stage else { continue };
-            let place = match crowded.contains(&to.ip()) {
+            let slot = match crowded.contains(&to.ip()) {
                 true => DialSlot::Crowded,
                 false => self.find_slot(now, stack, to),
             };
-            match place {
+            match slot {
                 DialSlot::Free => self.dial(now, stack, id, to),
                 DialSlot::Full => {
                     self.note_waiting(id);
@@ -353,7 +353,7 @@ impl Relay {
     fn dial(&mut self, now: Instant, stack: &mut Stack, id: RequestId, to: SocketAddr) {
         let Some(pending) = self.dials.requests.get(&id) else { return };
         self.context.counters.dialled += 1;
-        match self.setup.dialler.dial(to, &pending.passed.ask) {
+        match self.setup.dialler.dial(to, &pending.record.ask) {
             Ok(Dialled { socket, connected }) => {
                 if self.flows.len() >= LARGE_BUFFERS {
                     limit_buffers(&socket);
@@ -408,17 +408,17 @@ impl Relay {
             // The stack has dropped the request.
             self.flows.try_remove(at as usize);
             self.context.counters.given_up += 1;
-            return pending.passed.close(now, How::GaveUp, &self.context);
+            return pending.record.close(now, How::GaveUp, &self.context);
         };
-        let Some((_, place)) = self.flows.get_mut(at as usize) else { return };
+        let Some((_, slot)) = self.flows.get_mut(at as usize) else { return };
         let Flow::Dialling(Dialling { socket, ready, .. }) =
-            std::mem::replace(place, Flow::Replaced)
+            std::mem::replace(slot, Flow::Replaced)
         else {
             return;
         };
-        let mut pair = Pair::new(tcp, socket, pending.passed, to);
+        let mut pair = Pair::new(tcp, socket, pending.record, to);
         pair.note_host(ready);
-        *place = Flow::Pair(pair);
+        *slot = Flow::Pair(pair);
         self.joined(now, tcp, at);
     }
 
@@ -450,7 +450,7 @@ impl Relay {
             self.dials.rate.charge(now, FAILED_CONNECT_COSTS - 1);
         }
         self.answer(now, stack, id, answer);
-        pending.passed.close(now, how, &self.context);
+        pending.record.close(now, how, &self.context);
     }
 
     /// Handles the end of a request by the guest, or by its link.
@@ -465,7 +465,7 @@ impl Relay {
         if let DialStage::Dialling(_, at) = pending.stage {
             self.flows.try_remove(at as usize);
         }
-        pending.passed.close(now, how, &self.context);
+        pending.record.close(now, how, &self.context);
     }
 
     fn forget(&mut self, id: RequestId) -> Option<PendingRequest> {

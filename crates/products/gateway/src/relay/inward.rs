@@ -49,10 +49,10 @@ impl Relay {
         if protocol == Protocol::Udp {
             return self.udp.publish(now, &mut self.context, socket, to);
         }
-        let place = self.published.vacant_entry();
-        let at = place.key() as u32;
+        let slot = self.published.vacant_entry();
+        let at = slot.key() as u32;
         let serial = self.context.watch.add_source(&socket, SourceKind::Published, at)?;
-        place.insert(Published { listener: socket, serial, to, waits: true, _path: path });
+        slot.insert(Published { listener: socket, serial, to, waits: true, _path: path });
         Ok(())
     }
 
@@ -135,13 +135,13 @@ impl Relay {
         let Ok(to) = verdict else {
             return reset_on_drop(&socket);
         };
-        let passed = FlowRecord::new(now, flow, ask);
+        let record = FlowRecord::new(now, flow, ask);
         // A client that the guest can answer keeps its address.
         let inside = &self.context.guest_networks;
         let kept = client.filter(|client| can_be_kept(client.ip(), to.ip(), inside));
         match connect(now, stack, kept, to) {
             Ok(tcp) => {
-                let mut pair = Pair::new(tcp, socket, passed, from);
+                let mut pair = Pair::new(tcp, socket, record, from);
                 pair.note_host(EventFlags::empty());
                 match self.insert(Flow::Pair(pair)) {
                     Ok(at) => self.joined(now, tcp, at),
@@ -151,7 +151,7 @@ impl Relay {
             Err(_) => {
                 reset_on_drop(&socket);
                 self.context.counters.unreachable += 1;
-                passed.close(now, How::HostUnreachable, &self.context);
+                record.close(now, How::HostUnreachable, &self.context);
             }
         }
     }

@@ -35,7 +35,7 @@ use crate::epoll::{SourceKind, Token};
 use crate::limits::{
     DELIVERIES_SOON, DELIVERY, DELIVERY_LOOK, SWEEP, SWEEP_DELIVERIES, TURN_BYTES,
 };
-use crate::request::{Direction, How, Record};
+use crate::request::{Direction, How};
 use crate::udp::Udp;
 use dial::{Dialling, Dials};
 pub(crate) use dialler::Kernel;
@@ -175,10 +175,7 @@ impl Relay {
         let Some((_, Flow::Pair(pair))) = self.flows.get_mut(at as usize) else { return };
         if pair.note_guest(ready) {
             self.context.counters.opened += 1;
-            if let Some(journal) = &self.context.journal {
-                let (flow, ask, peer) = (pair.flow, pair.ask.clone(), pair.peer);
-                journal.note(Record::Opened { flow, ask, peer });
-            }
+            pair.record.open(pair.peer, &self.context);
         }
         self.list(at);
     }
@@ -227,12 +224,12 @@ impl Relay {
     /// Ends a pair as `step` says, and writes down how.
     fn end(&mut self, now: Instant, stack: &mut Stack, at: u32, step: Step) {
         let Some((_, Flow::Pair(pair))) = self.flows.try_remove(at as usize) else { return };
-        let Pair { tcp, socket, flags, flow, ask, peer, bytes_out, bytes_in, began, .. } = pair;
+        let Pair { tcp, socket, flags, peer, record, .. } = pair;
         self.flow_of_guest.remove(&tcp.into());
         let how = match step {
             Step::Finished | Step::Wait | Step::Again => {
                 self.context.counters.finished += 1;
-                if flags.contains(Flags::CLOSED_FIRST) && ask.direction == Direction::Out {
+                if flags.contains(Flags::CLOSED_FIRST) && record.ask.direction == Direction::Out {
                     self.dials.note_time_wait(now, peer);
                 }
                 stack.close(now, tcp);
@@ -259,8 +256,7 @@ impl Relay {
                 how
             }
         };
-        let duration = now.saturating_since(began);
-        self.context.note(|| Record::Closed { flow, ask, bytes_out, bytes_in, duration, how });
+        record.close(now, how, &self.context);
     }
 
     fn note_end(&mut self, how: How) {
@@ -283,9 +279,9 @@ impl Relay {
             }
             !over
         });
-        let look =
+        let interval =
             if self.deliveries.len() > DELIVERIES_SOON { SWEEP_DELIVERIES } else { DELIVERY_LOOK };
-        self.deliver_at = (!self.deliveries.is_empty()).then_some(now + look);
+        self.deliver_at = (!self.deliveries.is_empty()).then_some(now + interval);
     }
 
     fn sweep(&mut self, now: Instant, stack: &mut Stack) {
@@ -296,7 +292,7 @@ impl Relay {
         for (at, (_, flow)) in &mut self.flows {
             if let Flow::Pair(pair) = flow {
                 pairs += 1;
-                if pair.look(now, stack, self.setup.idle) {
+                if pair.check_age(now, stack, self.setup.idle) {
                     over.push(at as u32);
                 }
             }
@@ -309,19 +305,19 @@ impl Relay {
 
     /// Puts a flow into a slot, and adds its socket to the epoll set.
     fn insert(&mut self, flow: Flow) -> io::Result<u32> {
-        let place = self.flows.vacant_entry();
-        let at = place.key() as u32;
+        let slot = self.flows.vacant_entry();
+        let at = slot.key() as u32;
         let socket = match &flow {
             Flow::Dialling(dialling) => &dialling.socket,
             Flow::Pair(pair) => &pair.socket,
             Flow::Replaced => return Err(io::ErrorKind::InvalidInput.into()),
         };
         let serial = self.context.watch.add_stream(socket, SourceKind::Flow, at)?;
-        place.insert((serial, flow));
+        slot.insert((serial, flow));
         Ok(at)
     }
 
-    /// The pair at this place has begun.
+    /// Notes the begin of the pair in this slot.
     fn joined(&mut self, now: Instant, tcp: TcpId, at: u32) {
         self.flow_of_guest.insert(tcp.into(), at);
         self.sweep_at.get_or_insert(now + SWEEP);

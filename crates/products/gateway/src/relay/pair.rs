@@ -13,7 +13,7 @@ use rustix::net::sockopt;
 use crate::context::FlowRecord;
 use crate::counters::Counters;
 use crate::limits::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, SETTLED};
-use crate::request::{Ask, How};
+use crate::request::How;
 
 bitflags::bitflags! {
     /// The readiness of a pair's sides, and which of its parts have ended. Readiness stays until a call would block:
@@ -64,13 +64,9 @@ pub(super) struct Pair {
     pub(super) urgent_out: Option<u8>,
     /// An urgent byte that was read from the kernel's socket, and not taken by the guest's connection.
     pub(super) urgent_in: Option<u8>,
-    pub(super) bytes_out: u64,
-    pub(super) bytes_in: u64,
-    pub(super) flow: u64,
-    pub(super) ask: Ask,
+    pub(super) record: FlowRecord,
     /// The far side's address, as the kernel has it.
     pub(super) peer: SocketAddr,
-    pub(super) began: Instant,
     /// The time when a byte was last moved.
     pub(super) active_at: Instant,
     /// The reason why the kernel's socket is broken.
@@ -105,21 +101,17 @@ impl From<Error> for Broken {
 
 impl Pair {
     /// The connection of a flow, with this peer.
-    pub(super) fn new(tcp: TcpId, socket: OwnedFd, passed: FlowRecord, peer: SocketAddr) -> Self {
-        let FlowRecord { flow, ask, began, bytes_out, bytes_in } = passed;
+    pub(super) fn new(tcp: TcpId, socket: OwnedFd, record: FlowRecord, peer: SocketAddr) -> Self {
+        let active_at = record.began;
         Self {
             tcp,
             socket,
             flags: Flags::HOST_OUT | Flags::GUEST_IN | Flags::GUEST_OUT,
             urgent_out: None,
             urgent_in: None,
-            bytes_out,
-            bytes_in,
-            flow,
-            ask,
+            record,
             peer,
-            began,
-            active_at: began,
+            active_at,
             how: How::PeerReset,
         }
     }
@@ -184,14 +176,14 @@ impl Pair {
         {
             return Step::ResetHost(self.guest_end(Some(error)));
         }
-        let before = self.bytes_out + self.bytes_in;
+        let before = self.record.bytes();
         let out = self.pump_out(now, stack, counters);
         let out = out.or_else(|broken| self.note_broken(broken));
         let pumped = out.and_then(|()| {
             let done = self.pump_in(now, stack, counters);
             done.or_else(|broken| self.end_in(broken))
         });
-        if self.bytes_out + self.bytes_in > before {
+        if self.record.bytes() > before {
             self.active_at = now;
         }
         let ended = Flags::OUT_ENDED | Flags::IN_ENDED;
@@ -254,8 +246,13 @@ impl Pair {
     }
 
     /// Gives an old connection its keep-alive settings. `true`: the pair has been idle for too long.
-    pub(super) fn look(&mut self, now: Instant, stack: &mut Stack, idle: Option<Duration>) -> bool {
-        if !self.flags.contains(Flags::SETTLED) && self.began + SETTLED <= now {
+    pub(super) fn check_age(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        idle: Option<Duration>,
+    ) -> bool {
+        if !self.flags.contains(Flags::SETTLED) && self.record.began + SETTLED <= now {
             self.flags.insert(Flags::SETTLED);
             self.settle(now, stack);
         }

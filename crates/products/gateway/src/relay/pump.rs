@@ -80,7 +80,7 @@ impl Pair {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.bytes_out += moved as u64;
+        self.record.bytes_out += moved as u64;
         counters.bytes_out += moved as u64;
         Ok(())
     }
@@ -107,7 +107,7 @@ impl Pair {
         match rustix::net::send(&self.socket, &[byte], flags) {
             Ok(_) => {
                 self.urgent_out = None;
-                self.bytes_out += 1;
+                self.record.bytes_out += 1;
                 Ok(())
             }
             Err(error) => self.refuse_out(error.into()),
@@ -150,7 +150,7 @@ impl Pair {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.bytes_in += moved as u64;
+        self.record.bytes_in += moved as u64;
         counters.bytes_in += moved as u64;
         Ok(())
     }
@@ -211,7 +211,7 @@ impl Pair {
         match stack.tcp(self.tcp)?.send(now, &[byte], SendFlags::URGENT) {
             Ok(_) => {
                 self.urgent_in = None;
-                self.bytes_in += 1;
+                self.record.bytes_in += 1;
                 self.flags.remove(Flags::HOST_URGENT);
                 Ok(true)
             }

@@ -25,7 +25,7 @@ fn a_silent_pair_ends_at_its_limit_and_one_that_talks_does_not() {
     let talks = world.connect("203.0.113.2:80");
     world.pass(Duration::from_secs(20));
     world.say(talks, b"x");
-    // Three looks at the age of all: the third finds the silent one.
+    // The third check of the age of all pairs finds the silent one.
     world.pass(Duration::from_secs(19));
     assert_eq!((world.error(silent), world.error(talks)), (None, None));
     world.pass(SWEEP);
@@ -214,7 +214,7 @@ fn refusals_are_summed_up_once_a_second_and_at_the_end() {
     let all = u64::from(DENIAL_LINES_BURST) + 100;
     for _ in 0..all {
         let to = Some("203.0.113.1:9".parse().unwrap());
-        // The socket hears of the refusals.
+        // The socket receives the refusals as errors.
         while world.guest.udp(socket).unwrap().send(world.now, b"x", to).is_err() {}
         world.settle();
     }

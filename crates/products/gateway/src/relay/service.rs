@@ -35,9 +35,9 @@ impl RelayService {
     }
 
     /// Changes the relay, under the host's lock, and publishes when the next turn is due.
-    pub(crate) fn with<T>(&self, verb: impl FnOnce(&mut Relay) -> T) -> T {
+    pub(crate) fn with<T>(&self, change: impl FnOnce(&mut Relay) -> T) -> T {
         let mut relay = self.lock();
-        let result = verb(&mut relay);
+        let result = change(&mut relay);
         let due = relay.poll_timeout().unwrap_or(Instant::FAR);
         // `due` is read and written under the host's lock only, so the ordering is free.
         self.0.due.store(due.as_nanos(), Ordering::Relaxed);

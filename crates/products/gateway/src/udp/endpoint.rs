@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 use super::new_clients::{NewClient, NewClients};
 use crate::context::{Context, FlowRecord, JudgedFlow};
 use crate::limits::{UDP_DNS, UDP_IDLE, UDP_LEAST, UDP_PEERS};
-use crate::request::{Direction, How, Record};
+use crate::request::{Direction, How};
 use crate::sys::datagrams::{self, Sending};
 
 /// A socket for one address and port of the guest, whatever the destination: endpoint-independent
@@ -57,7 +57,7 @@ impl Counts {
 
 /// A destination of an endpoint.
 pub(super) struct Peer {
-    passed: FlowRecord,
+    record: FlowRecord,
     /// The address by which the guest knows the peer.
     alias: SocketAddr,
     /// The address that this machine sees.
@@ -122,17 +122,17 @@ impl Endpoint {
             && let Some(first) = self.peers.pop_front()
         {
             self.demote_to_new_client(now, &first, context);
-            first.passed.close(now, How::Finished, context);
+            first.record.close(now, How::Finished, context);
         }
-        let JudgedFlow { flow, ask, .. } = judged;
-        context.note(|| Record::Opened { flow, ask: ask.clone(), peer: at });
+        let record = FlowRecord::new(now, judged.flow, judged.ask);
+        record.open(at, context);
         self.only_dns &= at.port() == crate::dns::PORT;
-        self.peers.push_back(Peer { passed: FlowRecord::new(now, flow, ask), alias, at });
+        self.peers.push_back(Peer { record, alias, at });
     }
 
     /// Makes a removed client a new one again: a later datagram of the guest to it is still an answer.
     fn demote_to_new_client(&mut self, now: Instant, peer: &Peer, context: &Context) {
-        let Peer { passed: FlowRecord { flow, ask, .. }, alias, at } = peer;
+        let Peer { record: FlowRecord { flow, ask, .. }, alias, at } = peer;
         if ask.direction == Direction::In {
             let judged = JudgedFlow { flow: *flow, ask: ask.clone(), to: Ok(ask.to) };
             self.add_client(now, judged, (*alias, *at), false, context);
@@ -151,11 +151,11 @@ impl Endpoint {
     ) -> bool {
         // The guest cannot tell two clients with one alias apart, and means the later one. A destination that the guest
         // chose itself stays: a client must not draw its datagrams away.
-        let same = |peer: &Peer| peer.alias == alias && peer.passed.ask.direction == Direction::In;
+        let same = |peer: &Peer| peer.alias == alias && peer.record.ask.direction == Direction::In;
         if let Some(earlier) = self.peers.iter().position(same)
             && let Some(earlier) = self.peers.remove(earlier)
         {
-            earlier.passed.close(now, How::Finished, context);
+            earlier.record.close(now, How::Finished, context);
         }
         self.new_clients.add(NewClient { judged, alias, at, asked_at: now, bytes_in: 0 }, full)
     }
@@ -174,7 +174,7 @@ impl Endpoint {
         context.note_client(&judged);
         self.add(now, judged, (alias, at), full, context);
         if let Some(peer) = self.peers.back_mut() {
-            peer.passed.bytes_in = bytes_in;
+            peer.record.bytes_in = bytes_in;
         }
         true
     }
@@ -191,7 +191,7 @@ impl Endpoint {
     pub(super) fn note_sent(&mut self, now: Instant, alias: SocketAddr, bytes: usize) {
         self.sent_at = now;
         if let Some(peer) = self.peer(alias) {
-            peer.passed.bytes_out += bytes as u64;
+            peer.record.bytes_out += bytes as u64;
         }
     }
 
@@ -227,7 +227,7 @@ impl Endpoint {
         }
         let at = exact.or(self.peers.iter().rposition(near))?;
         let peer = self.peers.get_mut(at)?;
-        peer.passed.bytes_in += bytes as u64;
+        peer.record.bytes_in += bytes as u64;
         let alias = peer.alias;
         let port = if peer.at == from { alias.port() } else { from.port() };
         self.received_at = Some(now);
@@ -275,7 +275,7 @@ impl Endpoint {
 
     /// Writes down how the endpoint's flows ended.
     pub(super) fn close(self, now: Instant, how: How, context: &Context) {
-        self.peers.into_iter().for_each(|peer| peer.passed.close(now, how, context));
+        self.peers.into_iter().for_each(|peer| peer.record.close(now, how, context));
     }
 }
 

@@ -1,8 +1,8 @@
-//! An endpoint's time, its peers and what it hears, in virtual time.
+//! Endpoints in virtual time: lifetime, peers, filtering, and new clients.
 
 use super::*;
 use crate::limits::UDP_PEERS;
-use crate::request::{Ask, GuestId, Protocol};
+use crate::request::{Ask, GuestId, Protocol, Record};
 use crate::world::{Settings, lone_context};
 
 const START: Instant = Instant::from_millis(1000);
@@ -27,7 +27,7 @@ fn endpoint(context: &Context, to: &[&str]) -> Endpoint {
     endpoint
 }
 
-fn hear(endpoint: &mut Endpoint, now: Instant, from: &str) -> Option<String> {
+fn receive(endpoint: &mut Endpoint, now: Instant, from: &str) -> Option<String> {
     endpoint.source_of(now, from.parse().unwrap(), 1).map(|source| source.to_string())
 }
 
@@ -43,7 +43,7 @@ fn an_answered_question_to_a_name_server_lasts_ten_seconds_and_all_else_five_min
     ] {
         let mut endpoint = endpoint(&context, to);
         if answered {
-            assert!(hear(&mut endpoint, START, to[0]).is_some());
+            assert!(receive(&mut endpoint, START, to[0]).is_some());
         }
         assert!(!endpoint.is_over(START + limit - JUST), "{to:?} {answered}");
         assert!(endpoint.is_over(START + limit), "{to:?} {answered}");
@@ -55,14 +55,14 @@ fn what_is_sent_or_heard_renews_the_time() {
     let (context, _) = lone_context(Settings::default());
     let mut endpoint = endpoint(&context, &["203.0.113.1:443"]);
     let half = START + UDP_IDLE / 2;
-    hear(&mut endpoint, half, "203.0.113.1:443").unwrap();
+    receive(&mut endpoint, half, "203.0.113.1:443").unwrap();
     assert!(!endpoint.is_over(half + UDP_IDLE - JUST));
     assert!(endpoint.is_over(half + UDP_IDLE));
     endpoint.note_sent(half + UDP_LEAST, "203.0.113.1:443".parse().unwrap(), 1);
     assert!(!endpoint.is_over(half + UDP_IDLE));
     // A question that was asked again is open again.
     let mut dns = self::endpoint(&context, &["203.0.113.1:53"]);
-    hear(&mut dns, START, "203.0.113.1:53").unwrap();
+    receive(&mut dns, START, "203.0.113.1:53").unwrap();
     dns.note_sent(START + JUST, "203.0.113.1:53".parse().unwrap(), 1);
     assert!(!dns.is_over(START + JUST + UDP_DNS));
 }
@@ -115,7 +115,7 @@ fn the_guest_hears_addresses_that_it_has_sent_to_by_the_names_that_it_has_for_th
         ("127.0.0.1:8080", Some("192.0.2.1:80")),
         ("127.0.0.1:8081", Some("192.0.2.1:8081")),
     ] {
-        assert_eq!(hear(&mut endpoint, START, from).as_deref(), source, "{from}");
+        assert_eq!(receive(&mut endpoint, START, from).as_deref(), source, "{from}");
     }
     assert_eq!(endpoint.alias(at), Some(asked));
     assert_eq!(endpoint.alias("127.0.0.1:8081".parse().unwrap()), None);
@@ -148,7 +148,7 @@ fn of_two_clients_that_the_guest_calls_the_same_the_later_has_the_answer() {
     };
     let closed: Vec<u64> = records.lock().unwrap().iter().filter_map(closed).collect();
     assert_eq!(closed, [2, 3]);
-    // No client takes the place of a destination that the guest has chosen.
+    // No client takes the alias of a destination that the guest has chosen.
     endpoint.add_client(START, client(5, first), (own, first), false, &context);
     assert_eq!(endpoint.peer(own).map(|peer| peer.at), Some(own));
 }
@@ -162,7 +162,7 @@ fn clients_without_an_answer_count_apart_from_peers_and_are_forgotten() {
         endpoint.add_client(START, client(n.into(), at), (at, at), false, &context);
     }
     assert_eq!(endpoint.counts(), Counts { peers: 1, new_clients: 10 });
-    assert!(hear(&mut endpoint, START + UDP_IDLE / 2, "198.51.100.3:4000").is_some());
+    assert!(receive(&mut endpoint, START + UDP_IDLE / 2, "198.51.100.3:4000").is_some());
     endpoint.expire_clients(START + UDP_IDLE - JUST);
     assert_eq!(endpoint.counts().new_clients, 10);
     endpoint.expire_clients(START + UDP_IDLE);

@@ -270,11 +270,11 @@ impl Udp {
         }
         let mut open = || -> io::Result<u32> {
             let mut endpoint = Endpoint::new(now, guest)?;
-            let place = self.endpoints.vacant_entry();
-            let at = place.key() as u32;
+            let slot = self.endpoints.vacant_entry();
+            let at = slot.key() as u32;
             endpoint.serial =
                 context.watch.add_source(&endpoint.socket, SourceKind::Endpoint, at)?;
-            place.insert(endpoint);
+            slot.insert(endpoint);
             Ok(at)
         };
         let at = open().map_err(|error| {
@@ -305,10 +305,10 @@ impl Udp {
             self.close(now, context, before as usize, How::Finished);
         }
         let mut endpoint = Endpoint::published(now, guest, socket)?;
-        let place = self.endpoints.vacant_entry();
-        let at = place.key() as u32;
+        let slot = self.endpoints.vacant_entry();
+        let at = slot.key() as u32;
         endpoint.serial = context.watch.add_source(&endpoint.socket, SourceKind::Endpoint, at)?;
-        place.insert(endpoint);
+        slot.insert(endpoint);
         self.by_guest.insert(guest, at);
         Ok(())
     }
