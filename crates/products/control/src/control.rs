@@ -91,11 +91,12 @@ impl Builder {
             Some(socket) => (Some(socket.listener.try_clone()?), Some(socket)),
             None => (None, None),
         };
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let mut server = Server::new(Arc::clone(&view), listener, self.metrics, Arc::clone(&bell))?;
+        let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let mut server =
+            Server::new(Arc::clone(&view), listener, self.metrics, Arc::clone(&wakeup))?;
         let thread = std::thread::Builder::new().name("control".into());
         let thread = is_asked.then(|| thread.spawn(move || server.run())).transpose()?;
-        Ok(Control { view, bell, running: Mutex::new((thread, file)) })
+        Ok(Control { view, wakeup, running: Mutex::new((thread, file)) })
     }
 }
 
@@ -126,7 +127,7 @@ impl Default for Builder {
 /// ```
 pub struct Control {
     view: Arc<View>,
-    bell: Arc<OwnedFd>,
+    wakeup: Arc<OwnedFd>,
     /// The thread that answers, and the file by which it is asked.
     running: Mutex<(Option<JoinHandle<()>>, Option<ControlSocket>)>,
 }
@@ -152,7 +153,7 @@ impl Control {
     /// Ends it, and removes the control socket; as the drop does.
     pub fn end(&self) {
         // A full counter means that it is rung already.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.wakeup, &1u64.to_ne_bytes());
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let (thread, file) = &mut *running;
         if let Some(thread) = thread.take() {

@@ -97,7 +97,7 @@ impl Tracer {
 
     fn note_anomalies(&mut self, stack: &Stack) {
         let host = self.name.as_str();
-        for (what, count) in self.counts.news(anomalies(stack)) {
+        for (what, count) in self.counts.grown(anomalies(stack)) {
             tracing::warn!(host, what, count, "anomaly");
         }
     }
@@ -117,13 +117,13 @@ fn report(host: &str, event: &LifecycleEvent) {
     }
 }
 
-/// Counts at the last look, by place in [`anomalies`].
+/// Counts at the last check, by index in [`anomalies`].
 #[derive(Default)]
 struct Counts(Vec<u64>);
 
 impl Counts {
     /// The counts that have grown since the last check, and by how much.
-    fn news(&mut self, now: Vec<(&'static str, u64)>) -> Vec<(&'static str, u64)> {
+    fn grown(&mut self, now: Vec<(&'static str, u64)>) -> Vec<(&'static str, u64)> {
         let before = self.0.iter().copied().chain(iter::repeat(0));
         let more =
             now.iter().zip(before).map(|((what, n), before)| (*what, n.saturating_sub(before)));

@@ -13,9 +13,9 @@ use super::*;
 
 /// The fields of each reported event.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Vec<String>>>);
+struct Reported(Arc<Mutex<Vec<String>>>);
 
-impl Heard {
+impl Reported {
     fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().expect("no panic"))
     }
@@ -29,7 +29,7 @@ impl Visit for Fields {
     }
 }
 
-impl Subscriber for Heard {
+impl Subscriber for Reported {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target().starts_with("pagewire_control")
     }
@@ -66,27 +66,27 @@ fn hosts() -> (Host, Host) {
 #[test]
 fn only_what_came_since_the_last_look_is_news() {
     let mut counts = Counts::default();
-    assert_eq!(counts.news(vec![("a", 3), ("b", 0)]), [("a", 3)]);
-    assert_eq!(counts.news(vec![("a", 3), ("b", 0)]), []);
-    assert_eq!(counts.news(vec![("a", 5), ("b", 1)]), [("a", 2), ("b", 1)]);
-    assert_eq!(counts.news(vec![("a", 5), ("b", 1)]), []);
+    assert_eq!(counts.grown(vec![("a", 3), ("b", 0)]), [("a", 3)]);
+    assert_eq!(counts.grown(vec![("a", 3), ("b", 0)]), []);
+    assert_eq!(counts.grown(vec![("a", 5), ("b", 1)]), [("a", 2), ("b", 1)]);
+    assert_eq!(counts.grown(vec![("a", 5), ("b", 1)]), []);
 }
 
 #[test]
 fn an_anomaly_is_said_once() {
     let (host, peer) = hosts();
-    let (heard, mut tracer) = (Heard::default(), tracer());
-    tracing::subscriber::with_default(heard.clone(), || {
-        let mut look = || host.with_stack(|stack, _| tracer.note_anomalies(stack));
-        look();
-        assert_eq!(heard.take(), [""; 0], "nothing has happened");
+    let (reported, mut tracer) = (Reported::default(), tracer());
+    tracing::subscriber::with_default(reported.clone(), || {
+        let mut check = || host.with_stack(|stack, _| tracer.note_anomalies(stack));
+        check();
+        assert_eq!(reported.take(), [""; 0], "nothing has happened");
         assert!(peer.connect("10.0.0.1:81").is_err(), "nobody listens");
-        look();
-        let said = heard.take();
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].contains("what=\"tcp_no_socket\" count=1"), "{said:?}");
-        look();
-        assert_eq!(heard.take(), [""; 0], "it was said");
+        check();
+        let lines = reported.take();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains("what=\"tcp_no_socket\" count=1"), "{lines:?}");
+        check();
+        assert_eq!(reported.take(), [""; 0], "it was said");
     });
 }
 
@@ -97,11 +97,11 @@ fn connections_are_said_once_when_they_begin_and_when_they_end() {
     let host = host.start().expect("a host");
     let peer = Host::builder().device(right).address("10.0.0.2/24").start().expect("a host");
     let listener = peer.listen("10.0.0.2:80").expect("a listener");
-    let heard = Heard::default();
-    tracing::subscriber::with_default(heard.clone(), || {
+    let reported = Reported::default();
+    tracing::subscriber::with_default(reported.clone(), || {
         trace("a", &host);
-        let said = |part: &str| {
-            let all = heard.0.lock().expect("no panic");
+        let lines = |part: &str| {
+            let all = reported.0.lock().expect("no panic");
             all.iter().filter(|line| line.contains(part)).cloned().collect::<Vec<_>>()
         };
         for _ in 0..2 {
@@ -112,12 +112,12 @@ fn connections_are_said_once_when_they_begin_and_when_they_end() {
             assert_eq!(accepted.read_to_end(&mut Vec::new()).expect("bytes"), 1000);
             drop(accepted);
         }
-        while said("connection ended").len() < 2 {
+        while lines("connection ended").len() < 2 {
             host.wait_turn(std::time::Duration::from_secs(1));
         }
         let _open = host.connect("10.0.0.2:80").expect("a connection");
-        assert_eq!(said("connection established").len(), 3);
-        let ended = said("connection ended");
+        assert_eq!(lines("connection established").len(), 3);
+        let ended = lines("connection ended");
         assert!(ended.iter().all(|line| line.contains("sent=1000 received=0")), "{ended:?}");
         // An event that another service takes is not reported again.
         struct Other;
@@ -127,8 +127,11 @@ fn connections_are_said_once_when_they_begin_and_when_they_end() {
         host.attach(Other);
         host.turn();
         host.shutdown(std::time::Duration::from_secs(5));
-        assert_eq!(said("connection ended").len(), 2);
+        assert_eq!(lines("connection ended").len(), 2);
         trace_end("a", &host);
-        assert_eq!((said("connection established").len(), said("connection ended").len()), (3, 3));
+        assert_eq!(
+            (lines("connection established").len(), lines("connection ended").len()),
+            (3, 3)
+        );
     });
 }

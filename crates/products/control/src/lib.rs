@@ -4,7 +4,7 @@
 //! - [`Control`] answers on a Unix socket: `pagewire ss` and `pagewire top` ask there, and any program
 //!   can ([`protocol`]; [`Client`] is the other side). Only the user of the process, and root, can
 //!   connect.
-//! - `metrics` (feature of the same name) tells a host's counters to any `metrics::Recorder`;
+//! - `metrics` (feature of the same name) gives a host's counters to any `metrics::Recorder`;
 //!   with the feature `prometheus`, a [`Control`] also answers `GET /metrics`.
 //! - [`trace`] and [`trace_end`] report connections that begin and end, and anomalies.
 //!

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 /// Clients of the control socket that are connected at once, and as many of metrics: who may only read
-/// metrics must not take the places of who may do more. One more of the control socket is closed at once;
-/// one more of metrics takes the place of the client that came first, because anybody may connect there
+/// metrics must not take slots of clients that may do more. One more of the control socket is closed at once;
+/// one more of metrics replaces the client that came first, because anybody may connect there
 /// and say nothing. A person looks with one or two programs, a Prometheus server asks by one connection.
 pub const CLIENTS: usize = 32;
 
@@ -17,7 +17,7 @@ pub const SOCKETS_PER_ANSWER: u32 = 1024;
 /// Sockets in one answer if the request does not say how many.
 pub const SOCKETS_BY_DEFAULT: u32 = 256;
 
-/// Places of a stack's table that are looked at before the host's lock is given back.
+/// Slots of a stack's table that are read before the host's lock is given back.
 pub const PLACES_AT_ONCE: usize = 128;
 
 /// Bytes of an answer that a client takes: several times [`SOCKETS_PER_ANSWER`].

@@ -22,7 +22,7 @@ use pagewire::Host;
 use crate::protocol::{HostStats, LinkStats, Stats};
 use crate::snapshot::host_stats;
 
-/// Tells a recorder a host's counters: call it as often as they are wanted.
+/// Gives a recorder a host's counters: call it as often as they are wanted.
 ///
 /// ```
 /// # use pagewire::{Host, Pair};
@@ -36,7 +36,7 @@ pub fn record_host(recorder: &dyn Recorder, name: &str, host: &Host) {
     host_metrics(&Sink(recorder), &host_stats(name, host));
 }
 
-/// Tells a recorder the counters of all hosts and parts of a program.
+/// Gives a recorder the counters of all hosts and parts of a program.
 pub fn record(recorder: &dyn Recorder, stats: &Stats) {
     let sink = Sink(recorder);
     for host in &stats.hosts {

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// The version of what is said; [`Info`] has it.
+/// The version of the protocol; [`Info`] has it.
 pub const VERSION: u32 = 1;
 
 /// A request.
@@ -99,7 +99,7 @@ pub struct Stats {
     /// gateway's connections.
     #[serde(default)]
     pub sections: BTreeMap<String, BTreeMap<String, u64>>,
-    /// The process's memory, if the system tells.
+    /// The process's memory, if the system reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
 }

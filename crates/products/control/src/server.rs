@@ -25,8 +25,8 @@ pub(crate) struct Server {
     metrics: Option<TcpListener>,
     /// Metrics are for this machine alone: `http.rs` says what follows.
     is_loopback: bool,
-    /// Rings when this is to end.
-    bell: Arc<OwnedFd>,
+    /// Readable when the thread is to end.
+    wakeup: Arc<OwnedFd>,
     clients: Vec<Client>,
 }
 
@@ -63,16 +63,16 @@ impl Server {
         view: Arc<View>,
         control: Option<UnixListener>,
         metrics: Option<TcpListener>,
-        bell: Arc<OwnedFd>,
+        wakeup: Arc<OwnedFd>,
     ) -> io::Result<Self> {
         if let Some(listener) = &metrics {
             listener.set_nonblocking(true)?;
         }
         let is_loopback = metrics.as_ref().is_some_and(is_loopback);
-        Ok(Self { view, control, metrics, is_loopback, bell, clients: Vec::new() })
+        Ok(Self { view, control, metrics, is_loopback, wakeup, clients: Vec::new() })
     }
 
-    /// Runs until the bell rings.
+    /// Runs until the thread is woken to end.
     pub(crate) fn run(&mut self) {
         while let Some(ready) = self.wait() {
             let now = Instant::now();
@@ -90,7 +90,7 @@ impl Server {
 
     /// Waits for clients; which of them are ready, or `None` at the end.
     fn wait(&self) -> Option<Vec<bool>> {
-        let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&self.wakeup, PollFlags::IN)];
         let wanted = |client: &Client| match client.out.is_empty() {
             true => PollFlags::IN,
             false => PollFlags::OUT,

@@ -67,7 +67,7 @@ pub(crate) fn host_info(name: &str, host: &Host) -> HostInfo {
     }
 }
 
-/// Adds the sockets of a host to `page` until it has `limit`, from place `from` on; returns where the
+/// Adds the sockets of a host to `page` until it has `limit`, from index `from` on; returns where the
 /// next are. The host's lock is given back again and again.
 pub(crate) fn add_sockets(
     (name, host): (&str, &Host),

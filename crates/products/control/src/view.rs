@@ -21,7 +21,7 @@ pub(crate) struct View {
     pub(crate) command: Vec<String>,
 }
 
-/// The sockets of the next page: which host, and from which place on.
+/// Bits of a page's cursor below the number of the host: the index of the socket.
 const HOST_SHIFT: u32 = 32;
 
 impl View {

@@ -20,7 +20,7 @@ pagewire::parts::counters! {
         denied,
         /// Asks that were dropped because the kernel did not say whether the destination is this machine.
         undecided,
-        /// Names that the resolver did not tell, because of a rule or for want of a resolver.
+        /// Names that the resolver refused, because of a rule or for want of a resolver.
         names_denied,
         /// The part of `names_denied` that a denial has for some ports, whose addresses found no room.
         denials_full,
@@ -36,7 +36,7 @@ pagewire::parts::counters! {
         silent,
         /// Asks that the guest gave up, or reset, before there was an answer.
         given_up,
-        /// Asks that waited for a place among the dials, or because of the rate.
+        /// Asks that waited for a dial slot, or because of the rate.
         waited,
         /// Dials that were given up for others that waited.
         yielded,

@@ -107,9 +107,9 @@ impl EpollSet {
     }
 
     /// Watches a descriptor that is readable while there is work.
-    pub(crate) fn add_wakeup(&mut self, bell: impl AsFd) -> io::Result<()> {
+    pub(crate) fn add_wakeup(&mut self, fd: impl AsFd) -> io::Result<()> {
         let data = EventData::new_u64(Token { kind: SourceKind::Wakeup, serial: 0, at: 0 }.into());
-        Ok(epoll::add(&*self.epoll, bell, data, EventFlags::IN)?)
+        Ok(epoll::add(&*self.epoll, fd, data, EventFlags::IN)?)
     }
 
     fn add(

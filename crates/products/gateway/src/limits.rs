@@ -8,7 +8,7 @@ use std::time::Duration;
 /// of this process and under 2 KiB of memory.
 pub const CONNECTIONS: usize = 16_384;
 
-/// Dials of one guest that have not been answered. Silent destinations hold a place until
+/// Dials of one guest that have not been answered. Silent destinations hold a slot until
 /// [`DIAL_FAIR`], so a guest that connects to 256 of them waits no longer than that.
 pub const DIALS: usize = 256;
 
@@ -304,7 +304,7 @@ pub const DNS_ALIASES: usize = 16;
 /// guests come and go.
 pub const DNS_OWN_TTL: Duration = Duration::from_secs(5);
 
-/// Resolvers that are asked, and told to guests; the C library takes three.
+/// Resolvers that are asked, and advertised to guests; the C library takes three.
 pub const RESOLVERS: usize = 8;
 
 /// Longest resolver configuration that is read, in bytes.

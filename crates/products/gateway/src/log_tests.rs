@@ -1,4 +1,4 @@
-//! Records as lines, and what becomes of them.
+//! The log: records as lines, losses, and the end.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn a_name_ends_no_string() {
     assert!(text(verdict).contains(r#""names":["a\\b\"c.org"]"#));
 }
 
-/// Takes lines once it is told to.
+/// A writer that takes lines once the test lets it.
 struct Slow {
     begin: Option<Receiver<()>>,
     taken: Arc<Mutex<Vec<u8>>>,
@@ -141,7 +141,7 @@ fn a_flood_of_verdicts_leaves_room_for_connections() {
     assert_eq!(count("\"event\":\"lost\""), 1);
 }
 
-/// Takes nothing while the disk is full.
+/// A writer that takes nothing while its disk is full.
 struct Disk {
     full: Arc<std::sync::atomic::AtomicBool>,
     taken: Arc<Mutex<Vec<u8>>>,

@@ -1,3 +1,5 @@
+//! Published ports: their text, their sockets, and which clients keep their address.
+
 use super::*;
 
 fn why(text: &str) -> String {

@@ -138,7 +138,7 @@ impl Builder {
         self
     }
 
-    /// Whether to look for the next timer of an idle host, or to visit every host each millisecond.
+    /// Whether to look ahead for the next timer of an idle host, or to visit every host each millisecond.
     /// Both give the same run; this is to test that.
     #[cfg(test)]
     pub(crate) fn look_ahead(mut self, on: bool) -> Self {

@@ -1,4 +1,4 @@
-//! Random numbers from the seed.
+//! [`SimRng`]: random numbers from the seed.
 //!
 //! Every consumer has numbers of its own, so a further host or link does not shift those of others.
 

@@ -1,4 +1,4 @@
-//! Random numbers from the seed, for code in a simulation.
+//! Random numbers for programs in a simulation, from the seed.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Simulated time. `tokio::time` works as it is; here is what it does not have.
+//! Simulated time, beside `tokio::time`, which works as it is: the wall clock, and the time since the start.
 
 use std::io;
 use std::time::{Duration, SystemTime};

@@ -65,6 +65,11 @@ impl Link {
         back.pop()
     }
 
+    /// The answer to a DHCPv6 message: its type and its options.
+    fn dhcp(&mut self, kind: u8, options: &[(u16, &[u8])]) -> (u8, Vec<(u16, Vec<u8>)>) {
+        parsed(&self.ask(&dhcp(kind, options)).unwrap())
+    }
+
     fn counts(&self) -> AutoconfCounters {
         self.router.watch().counters()
     }
@@ -109,7 +114,7 @@ fn options(mut bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
 }
 
 /// A DHCPv6 answer: its type and its options.
-fn heard(bytes: &[u8]) -> (u8, Vec<(u16, Vec<u8>)>) {
+fn parsed(bytes: &[u8]) -> (u8, Vec<(u16, Vec<u8>)>) {
     let sliced = SlicedPacket::from_ethernet(bytes).unwrap();
     let Some(NetSlice::Ipv6(ip)) = sliced.net else { panic!("no IPv6") };
     let Some(TransportSlice::Udp(udp)) = sliced.transport else { panic!("no UDP") };
@@ -259,8 +264,7 @@ fn every_other_frame_passes_unchanged() {
 #[test]
 fn dhcp_gives_the_one_address_in_four_messages() {
     let mut link = Link::new(config());
-    let answer = link.ask(&dhcp(1, &[CLIENT, IA])).unwrap();
-    let (kind, offered) = heard(&answer);
+    let (kind, offered) = link.dhcp(1, &[CLIENT, IA]);
     assert_eq!(kind, 2);
     let id = server_id(&link);
     assert_eq!(data(&offered, 2), Some(&id[..]));
@@ -269,8 +273,7 @@ fn dhcp_gives_the_one_address_in_four_messages() {
     assert_eq!(ia[..4], [0, 0, 0, 7]);
     assert_eq!(given(ia), [(GIVEN, RA_VALID.as_secs() as u32)]);
 
-    let answer = link.ask(&dhcp(3, &[CLIENT, (2, &id), IA])).unwrap();
-    let (kind, granted) = heard(&answer);
+    let (kind, granted) = link.dhcp(3, &[CLIENT, (2, &id), IA]);
     assert_eq!(kind, 7);
     assert_eq!(given(data(&granted, 3).unwrap())[0].0, GIVEN);
     assert_eq!(data(&granted, 23), Some(&config().dns[0].octets()[..]));
@@ -281,8 +284,7 @@ fn dhcp_gives_the_one_address_in_four_messages() {
 #[test]
 fn with_rapid_commit_two_messages_suffice() {
     let mut link = Link::new(config());
-    let answer = link.ask(&dhcp(1, &[CLIENT, IA, (14, &[])])).unwrap();
-    let (kind, granted) = heard(&answer);
+    let (kind, granted) = link.dhcp(1, &[CLIENT, IA, (14, &[])]);
     assert_eq!(kind, 7);
     assert_eq!(data(&granted, 14), Some(&[][..]));
     assert_eq!(given(data(&granted, 3).unwrap())[0].0, GIVEN);
@@ -294,8 +296,7 @@ fn another_identifier_gets_the_address_too_and_a_second_association_none() {
     let id = server_id(&link);
     let other = (1, &[0, 2, 9, 9, 9, 9][..]);
     let second = (3, &[0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0][..]);
-    let answer = link.ask(&dhcp(3, &[other, (2, &id), IA, second])).unwrap();
-    let (_, granted) = heard(&answer);
+    let (_, granted) = link.dhcp(3, &[other, (2, &id), IA, second]);
     let all: Vec<_> = granted.iter().filter(|(kind, _)| *kind == 3).collect();
     assert_eq!(given(&all[0].1)[0].0, GIVEN);
     assert_eq!(options(&all[1].1[12..]), [(13, vec![0, 2])], "no addresses available");
@@ -308,30 +309,25 @@ fn an_address_of_another_network_is_taken_back_when_it_is_renewed() {
     let old: Ipv6Addr = "2001:db8::9".parse().unwrap();
     let address = encoded(&[(5, &[&old.octets()[..], &[0; 8]].concat())]);
     let ia = [IA.1, &address].concat();
-    let answer = link.ask(&dhcp(5, &[CLIENT, (2, &id), (3, &ia)])).unwrap();
-    let (_, renewed) = heard(&answer);
+    let (_, renewed) = link.dhcp(5, &[CLIENT, (2, &id), (3, &ia)]);
     let valid = RA_VALID.as_secs() as u32;
     assert_eq!(given(data(&renewed, 3).unwrap()), [(GIVEN, valid), (old, 0)]);
     // Confirm: not on this link.
-    let answer = link.ask(&dhcp(4, &[CLIENT, (3, &ia)])).unwrap();
-    assert_eq!(data(&heard(&answer).1, 13), Some(&[0, 4][..]));
+    assert_eq!(data(&link.dhcp(4, &[CLIENT, (3, &ia)]).1, 13), Some(&[0, 4][..]));
     let address = encoded(&[(5, &[&GIVEN.octets()[..], &[0; 8]].concat())]);
     let ia = [IA.1, &address].concat();
-    let answer = link.ask(&dhcp(4, &[CLIENT, (3, &ia)])).unwrap();
-    assert_eq!(data(&heard(&answer).1, 13), Some(&[0, 0][..]));
+    assert_eq!(data(&link.dhcp(4, &[CLIENT, (3, &ia)]).1, 13), Some(&[0, 0][..]));
     assert_eq!(link.ask(&dhcp(4, &[CLIENT, IA])), None, "nothing to confirm");
 }
 
 #[test]
 fn without_an_address_to_give_settings_are_told() {
     let mut link = Link::new(AutoconfConfig { guest: None, ..config() });
-    let answer = link.ask(&dhcp(1, &[CLIENT, IA])).unwrap();
-    let ia = data(&heard(&answer).1, 3).unwrap().to_vec();
+    let ia = data(&link.dhcp(1, &[CLIENT, IA]).1, 3).unwrap().to_vec();
     assert_eq!(options(&ia[12..]), [(13, vec![0, 2])]);
-    let answer = link.ask(&dhcp(11, &[(6, &[0, 23])])).unwrap();
-    let (kind, told) = heard(&answer);
+    let (kind, settings) = link.dhcp(11, &[(6, &[0, 23])]);
     assert_eq!(kind, 7);
-    assert!(data(&told, 23).is_some() && data(&told, 1).is_none());
+    assert!(data(&settings, 23).is_some() && data(&settings, 1).is_none());
     // The advertisement says that there are settings, and no addresses.
     let answer = link.ask(&solicitation()).unwrap();
     assert_eq!(answer[14 + 40 + 5], 0x40);
@@ -368,8 +364,7 @@ fn a_release_and_a_decline_are_acknowledged() {
     let mut link = Link::new(config());
     let id = server_id(&link);
     for kind in [8, 9] {
-        let answer = link.ask(&dhcp(kind, &[CLIENT, (2, &id), IA])).unwrap();
-        assert_eq!(data(&heard(&answer).1, 13), Some(&[0, 0][..]));
+        assert_eq!(data(&link.dhcp(kind, &[CLIENT, (2, &id), IA]).1, 13), Some(&[0, 0][..]));
     }
     assert_eq!(link.counts().declines, 1);
 }

@@ -135,10 +135,10 @@ impl Clients {
         let mut buffer = [0; ROOM];
         let lost = loop {
             let room = ROOM - client.read.len();
-            let Some(place) = buffer.get_mut(..room).filter(|_| room > 0 && !client.ended) else {
+            let Some(space) = buffer.get_mut(..room).filter(|_| room > 0 && !client.ended) else {
                 break false;
             };
-            match stack.tcp(client.id).and_then(|mut tcp| tcp.recv(now, place, RecvFlags::empty()))
+            match stack.tcp(client.id).and_then(|mut tcp| tcp.recv(now, space, RecvFlags::empty()))
             {
                 Ok(0) => client.ended = true,
                 Ok(n) => client.read.extend_from_slice(buffer.get(..n).unwrap_or_default()),

@@ -200,23 +200,23 @@ impl Query {
         if !matches!(self.class, CLASS_IN | CLASS_ANY) || !kinds.contains(&self.kind) {
             return AnsweredAddresses::default();
         }
-        let mut said = AnsweredAddresses { names: vec![first], ..AnsweredAddresses::default() };
+        let mut found = AnsweredAddresses { names: vec![first], ..AnsweredAddresses::default() };
         let packet = is_plausible(answer).then(|| Packet::parse(answer).ok()).flatten();
         let Some(packet) = packet else {
-            (said.more_names, said.more_addresses) = (true, true);
-            return said;
+            (found.more_names, found.more_addresses) = (true, true);
+            return found;
         };
         // A record may come before the alias that leads to it: as often as there are aliases.
         let answers = || packet.answers.iter().take(DNS_RECORDS);
         while let Some(next) = answers().find_map(|record| {
             let target = target_of(record).and_then(name_of)?;
-            (is_of(record, &said.names) && !said.names.contains(&target)).then_some(target)
+            (is_of(record, &found.names) && !found.names.contains(&target)).then_some(target)
         }) {
-            if said.names.len() > DNS_ALIASES {
-                said.more_names = true;
+            if found.names.len() > DNS_ALIASES {
+                found.more_names = true;
                 break;
             }
-            said.names.push(next);
+            found.names.push(next);
         }
         let address = |record: &ResourceRecord<'_>| {
             let address = match &record.rdata {
@@ -225,16 +225,16 @@ impl Query {
                 _ => return None,
             };
             let ttl = Duration::from_secs(record.ttl.into());
-            is_of(record, &said.names).then_some((address, ttl))
+            is_of(record, &found.names).then_some((address, ttl))
         };
-        said.addresses = answers().filter_map(address).take(DNS_ADDRESSES).collect();
+        found.addresses = answers().filter_map(address).take(DNS_ADDRESSES).collect();
         let is_hint =
             |record: &ResourceRecord<'_>| matches!(record.rdata, RData::SVCB(_) | RData::HTTPS(_));
-        said.more_names |= packet.answers.len() > DNS_RECORDS;
-        said.more_addresses = said.more_names
-            || said.addresses.len() >= DNS_ADDRESSES
+        found.more_names |= packet.answers.len() > DNS_RECORDS;
+        found.more_addresses = found.more_names
+            || found.addresses.len() >= DNS_ADDRESSES
             || packet.answers.iter().chain(&packet.additional_records).any(is_hint);
-        said
+        found
     }
 
     /// The answer to who must not see `answer`: by TCP, it may be another if that one was cut.
@@ -266,8 +266,8 @@ pub(crate) fn id(message: &[u8]) -> u16 {
 }
 
 pub(crate) fn set_id(message: &mut [u8], id: u16) {
-    if let Some(place) = message.first_chunk_mut() {
-        *place = id.to_be_bytes();
+    if let Some(bytes) = message.first_chunk_mut() {
+        *bytes = id.to_be_bytes();
     }
 }
 

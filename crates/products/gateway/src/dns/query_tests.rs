@@ -1,4 +1,4 @@
-//! Messages: what is read from bytes, and what is made of them.
+//! DNS messages: parsing queries and answers, and building answers.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -150,14 +150,14 @@ fn an_answer_belongs_to_its_query_by_identifier_and_question() {
 #[test]
 fn an_error_repeats_the_question_and_nothing_else() {
     let (message, query) = asked("example.org", 1);
-    for (code, said) in [
+    for (code, found) in [
         (Code::ServFail, RCODE::ServerFailure),
         (Code::NxDomain, RCODE::NameError),
         (Code::Refused, RCODE::Refused),
     ] {
         let bytes = query.answer(&message, code);
         let reply = Packet::parse(&bytes).unwrap();
-        assert_eq!(reply.rcode(), said);
+        assert_eq!(reply.rcode(), found);
         assert_eq!(reply.id(), 0x1234);
         assert_eq!(reply.questions[0].qname.to_string(), "example.org");
         assert!(reply.opt().is_none() && reply.answers.is_empty());
@@ -169,7 +169,7 @@ fn an_error_repeats_the_question_and_nothing_else() {
 #[test]
 fn an_own_name_leads_to_addresses_of_the_version_asked_for() {
     let all: Vec<IpAddr> = vec!["10.0.2.2".parse().unwrap(), "fd00::2".parse().unwrap()];
-    let told = |kind| {
+    let answers = |kind| {
         let message = query("gateway", kind);
         let bytes = Query::parse(&message).unwrap().lead_to(&message, &all);
         let reply = Packet::parse(&bytes).unwrap();
@@ -177,11 +177,11 @@ fn an_own_name_leads_to_addresses_of_the_version_asked_for() {
         assert!(reply.answers.iter().all(|record| record.name.to_string() == "gateway"));
         reply.answers.iter().map(|record| record.rdata.clone().into_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(told(1), [a("10.0.2.2")]);
-    assert_eq!(told(28), [aaaa("fd00::2")]);
-    assert_eq!(told(255).len(), 2);
+    assert_eq!(answers(1), [a("10.0.2.2")]);
+    assert_eq!(answers(28), [aaaa("fd00::2")]);
+    assert_eq!(answers(255).len(), 2);
     // There is such a name, but it has no mail server, and none of an unknown type.
-    assert!(told(15).is_empty());
+    assert!(answers(15).is_empty());
     let message = query("gateway", 65_280);
     let bytes = Query::parse(&message).unwrap().lead_to(&message, &all);
     assert_eq!(bytes[2..12], [0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0]);
@@ -228,8 +228,8 @@ fn a_longer_chain_of_aliases_than_is_followed_is_said() {
         let mut records: Vec<_> =
             names.windows(2).map(|pair| (pair[0].as_str(), 9, alias(pair))).collect();
         records.push((names[aliases].as_str(), 9, a("192.0.2.1")));
-        let said = asked.resolved(&answer(&message, &records));
-        assert_eq!((said.more_names, said.addresses.is_empty()), (cut, cut), "{aliases}");
+        let found = asked.resolved(&answer(&message, &records));
+        assert_eq!((found.more_names, found.addresses.is_empty()), (cut, cut), "{aliases}");
     }
 }
 
@@ -239,9 +239,9 @@ fn an_answer_that_cannot_be_read_teaches_nothing() {
     let good = answer(&message, &[("a.org", 1, a("192.0.2.1"))]);
     assert_eq!(asked.resolved(&good).addresses.len(), 1);
     for len in 0..good.len() {
-        let said = asked.resolved(&good[..len]);
-        assert!(said.addresses.is_empty(), "{len} bytes");
-        assert!(said.more_names && said.more_addresses, "{len} bytes");
+        let found = asked.resolved(&good[..len]);
+        assert!(found.addresses.is_empty(), "{len} bytes");
+        assert!(found.more_names && found.more_addresses, "{len} bytes");
     }
     let text = query("a.org", 16);
     assert_eq!(Query::parse(&text).unwrap().resolved(&good), AnsweredAddresses::default());

@@ -82,7 +82,7 @@ pub(super) enum Asker {
 }
 
 /// A resolver for the guest of one stack: it forwards queries unchanged to the resolvers of this
-/// machine, from sockets of the kernel, and remembers what it said of addresses.
+/// machine, from sockets of the kernel, and remembers the names of addresses.
 ///
 /// The server has no thread. [`turn`](Self::turn) takes the stack's events; [`wait_fd`](Self::wait_fd)
 /// becomes readable when a resolver has answered; [`poll_timeout`](Self::poll_timeout) is when one
@@ -101,7 +101,7 @@ pub struct DnsServer {
     /// Names that were refused, for whoever writes that down.
     refused: VecDeque<Option<Name>>,
     /// Number of refused names beyond [`DNS_DENIED`].
-    untold: u64,
+    more_refused: u64,
     counters: DnsCounters,
     buffer: Box<[u8]>,
     done: Vec<FinishedQuery<Asker>>,
@@ -145,7 +145,7 @@ impl DnsServer {
             names: Names::default(),
             rate: Rate::new(DNS_PER_SECOND, DNS_BURST),
             refused: VecDeque::new(),
-            untold: 0,
+            more_refused: 0,
             counters: DnsCounters::default(),
             buffer: vec![0; DNS_QUERY + 1].into(),
             done: Vec::new(),
@@ -285,17 +285,17 @@ impl DnsServer {
         {
             self.counters.own += 1;
             let addresses_with_time = addresses.iter().map(|addr| (*addr, DNS_OWN_TTL)).collect();
-            let said = Resolved { names: vec![name.clone()], addresses: addresses_with_time };
+            let resolved = Resolved { names: vec![name.clone()], addresses: addresses_with_time };
             let answer = query.lead_to(message, addresses);
-            self.names.learn(now, &said);
-            if !self.keep_denials(&said) {
+            self.names.learn(now, &resolved);
+            if !self.keep_denials(&resolved) {
                 return self.deny(&query, message);
             }
             return Decision::Answer(answer);
         }
         let may = match &query.name {
             Some(name) => self.rules.resolves(name),
-            // No rule can tell what this is.
+            // No rule can judge a name that it cannot read.
             None => !self.rules.has_names(),
         };
         if !may {
@@ -324,21 +324,21 @@ impl DnsServer {
         if self.refused.len() < DNS_DENIED {
             self.refused.push_back(query.name.clone());
         } else {
-            self.untold += 1;
+            self.more_refused += 1;
         }
     }
 
     /// The names that were refused since the last call, none for a query that has no readable one;
     /// and how many more there were.
     pub(crate) fn take_refused(&mut self) -> (VecDeque<Option<Name>>, u64) {
-        (std::mem::take(&mut self.refused), std::mem::take(&mut self.untold))
+        (std::mem::take(&mut self.refused), std::mem::take(&mut self.more_refused))
     }
 
     /// Remembers for good where the names lead that denials have. `false`: there is no room.
-    fn keep_denials(&mut self, said: &Resolved) -> bool {
+    fn keep_denials(&mut self, resolved: &Resolved) -> bool {
         let (rules, names) = (&self.rules, &mut self.names);
-        let kept = said.names.iter().filter(|name| rules.denies_name(name)).all(|name| {
-            let addresses = said.addresses.iter().map(|(address, _)| *address);
+        let kept = resolved.names.iter().filter(|name| rules.denies_name(name)).all(|name| {
+            let addresses = resolved.addresses.iter().map(|(address, _)| *address);
             let stands_for = |other: &Name| rules.denies_as_much(other, name);
             names.deny(name, addresses, stands_for).is_ok()
         });
@@ -354,7 +354,7 @@ impl DnsServer {
         kept
     }
 
-    /// Remembers what an answer says. `false`: the guest must not see it, because a denial has one of
+    /// Remembers the contents of an answer. `false`: the guest must not see it, because a denial has one of
     /// its names, or may have, and not all of its addresses can be remembered.
     fn learn(&mut self, now: Instant, query: &Query, answer: &[u8]) -> bool {
         let AnsweredAddresses { names, addresses, more_names, more_addresses } =
@@ -363,11 +363,11 @@ impl DnsServer {
             true => self.rules.denies_names(),
             false => names.iter().any(|name| self.rules.denies_name(name)),
         };
-        let said = Resolved { names, addresses };
-        if !said.addresses.is_empty() {
-            self.names.learn(now, &said);
+        let resolved = Resolved { names, addresses };
+        if !resolved.addresses.is_empty() {
+            self.names.learn(now, &resolved);
         }
-        !denied || (!more_names && !more_addresses && self.keep_denials(&said))
+        !denied || (!more_names && !more_addresses && self.keep_denials(&resolved))
     }
 
     /// Queries that wait for resolvers, each with a descriptor.

@@ -403,7 +403,7 @@ fn a_resolver_that_failed_leaves_the_question_to_the_next() {
     world.wait();
     fail(&good);
     world.wait();
-    // Both failed: the guest is told what the last one said.
+    // Both failed: the guest gets the last answer.
     assert_eq!(world.rcode(socket), Some(RCODE::ServerFailure));
     assert_eq!(world.server.counters().answered, 1);
 }
@@ -584,8 +584,8 @@ fn refused_names_are_told_and_those_beyond_counted() {
     assert_eq!(world.server.take_refused(), Default::default());
 }
 
-/// Asks, and has the answer that `make` makes; returns what the guest is told.
-fn told_by(
+/// Asks, and answers as `make` does; returns the answer that the guest gets.
+fn answer_by(
     world: &mut World,
     fake: &Fake,
     (name, kind): (&str, u16),
@@ -627,11 +627,11 @@ fn an_answer_that_may_lead_past_a_denial_is_withheld() {
         bytes
     };
     let mut ask = |question: (&str, u16), make: &dyn Fn(&[u8]) -> Vec<u8>| {
-        let bytes = told_by(&mut world, &fake, question, make);
+        let bytes = answer_by(&mut world, &fake, question, make);
         let packet = Packet::parse(&bytes).unwrap();
         (packet.rcode(), packet.answers.len(), bytes[2] & 2 != 0)
     };
-    // Hints for a service are left out, and the name is still told.
+    // Hints for a service are left out, and the name is still answered.
     let nothing = (RCODE::NoError, 0, false);
     assert_eq!(ask(("www.evil.net", 65), &with("www.evil.net", https("."))), nothing);
     assert_eq!(ask(("www.good.net", 65), &with("www.good.net", https("www.evil.net"))), nothing);
@@ -650,7 +650,7 @@ fn without_denials_of_names_every_answer_is_passed_on() {
     let fake = Fake::new();
     let mut world = World::new(config(&[fake.address()]));
     let cut = |message: &[u8]| reply(message, [192, 0, 2, 1])[..message.len() + 5].to_vec();
-    let answer = told_by(&mut world, &fake, ("www.evil.net", 1), cut);
+    let answer = answer_by(&mut world, &fake, ("www.evil.net", 1), cut);
     assert!(Packet::parse(&answer).is_err());
 }
 
@@ -661,13 +661,13 @@ fn a_denial_of_all_names_needs_no_memory() {
     let name = "full.net".parse().unwrap();
     let all = (0..DENIED_NAMES as u32).map(|n| IpAddr::V4(n.into()));
     world.server.names().deny(&name, all, |_| false).unwrap();
-    assert_eq!(told(&mut world, &fake, "mx.evil.net", &[[192, 0, 2, 1]]), RCODE::NoError);
+    assert_eq!(rcode_for(&mut world, &fake, "mx.evil.net", &[[192, 0, 2, 1]]), RCODE::NoError);
     assert_eq!(world.server.counters().denials_full, 0);
 }
 
-/// Asks for a name, and has this answer; returns what the guest is told.
-fn told(world: &mut World, fake: &Fake, name: &str, addresses: &[[u8; 4]]) -> RCODE {
-    let answer = told_by(world, fake, (name, 1), |message| reply_of(message, addresses));
+/// Asks for a name, and answers with these addresses; returns the code that the guest gets.
+fn rcode_for(world: &mut World, fake: &Fake, name: &str, addresses: &[[u8; 4]]) -> RCODE {
+    let answer = answer_by(world, fake, (name, 1), |message| reply_of(message, addresses));
     Packet::parse(&answer).unwrap().rcode()
 }
 
@@ -676,20 +676,20 @@ fn a_name_with_a_denial_is_told_as_long_as_its_addresses_can_be_remembered() {
     let fake = Fake::new();
     let mut world = World::new(denying("*.evil.net:25", &[fake.address()]));
     let address = |n: usize| (0xc633_0000_u32 + n as u32).to_be_bytes();
-    assert_eq!(told(&mut world, &fake, "mx.evil.net", &[address(0)]), RCODE::NoError);
+    assert_eq!(rcode_for(&mut world, &fake, "mx.evil.net", &[address(0)]), RCODE::NoError);
     assert_eq!(world.server.names().denied(address(0).into()).len(), 1);
     // Another name of the same denial needs no room.
-    assert_eq!(told(&mut world, &fake, "mx2.evil.net", &[address(0)]), RCODE::NoError);
+    assert_eq!(rcode_for(&mut world, &fake, "mx2.evil.net", &[address(0)]), RCODE::NoError);
     assert_eq!(world.server.names().denied(address(0).into()).len(), 1);
-    // More addresses than are looked at.
+    // The answer has more addresses than are read.
     let many: Vec<[u8; 4]> = (1..=DNS_ADDRESSES + 1).map(address).collect();
-    assert_eq!(told(&mut world, &fake, "many.evil.net", &many), RCODE::Refused);
-    assert_eq!(told(&mut world, &fake, "many.good.net", &many), RCODE::NoError);
+    assert_eq!(rcode_for(&mut world, &fake, "many.evil.net", &many), RCODE::Refused);
+    assert_eq!(rcode_for(&mut world, &fake, "many.good.net", &many), RCODE::NoError);
     let name = "mx.evil.net".parse().unwrap();
     let all = (1000..).map(|n| address(n).into());
     let _ = world.server.names().deny(&name, all.take(DENIED_NAMES), |_| false);
     assert_eq!(world.server.counters().denials_full, 0);
-    assert_eq!(told(&mut world, &fake, "last.evil.net", &[address(9)]), RCODE::Refused);
+    assert_eq!(rcode_for(&mut world, &fake, "last.evil.net", &[address(9)]), RCODE::Refused);
     assert_eq!(world.server.counters().denials_full, 1);
-    assert_eq!(told(&mut world, &fake, "last.good.net", &[address(9)]), RCODE::NoError);
+    assert_eq!(rcode_for(&mut world, &fake, "last.good.net", &[address(9)]), RCODE::NoError);
 }

@@ -26,14 +26,14 @@ pub(super) const INSIDE: &str = "inside-namespace";
 const NEW: &str = "new";
 
 /// The arguments of a helper.
-pub(super) fn arguments(socket: i32, place: Option<&Namespace>) -> [OsString; 3] {
-    let place = match place {
+pub(super) fn arguments(socket: i32, namespace: Option<&Namespace>) -> [OsString; 3] {
+    let namespace = match namespace {
         None => NEW.into(),
         Some(Namespace::Process(id)) => id.to_string().into(),
         // A relative path cannot be taken for one of the others.
         Some(Namespace::Path(path)) => Path::new(".").join(path).into_os_string(),
     };
-    [INSIDE.into(), socket.to_string().into(), place]
+    [INSIDE.into(), socket.to_string().into(), namespace]
 }
 
 /// If this process was started as a helper, does the helper's work: `main` ends with the status that
@@ -50,15 +50,15 @@ pub fn inside() -> Option<ExitCode> {
 fn help(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let number = args.next()?.to_str()?.parse().ok()?;
     let wire = Wire::new(sys::inherited(number).ok()?);
-    let place = args.next()?;
+    let namespace = args.next()?;
     let program: Vec<OsString> = args.collect();
-    let done = match (place.to_str(), program.split_first()) {
+    let done = match (namespace.to_str(), program.split_first()) {
         (Some(NEW), Some((name, args))) => {
             become_program(&wire, name, args).map(|never| match never {})
         }
         _ => {
-            let id = place.to_str().and_then(|text| text.parse().ok());
-            let path = || Namespace::Path(PathBuf::from(&place));
+            let id = namespace.to_str().and_then(|text| text.parse().ok());
+            let path = || Namespace::Path(PathBuf::from(&namespace));
             make_tap(&wire, &id.map_or_else(path, Namespace::Process))
         }
     };
@@ -113,12 +113,12 @@ fn become_program(wire: &Wire, name: &OsStr, args: &[OsString]) -> Result<Infall
     Err(Stop::Silently)
 }
 
-fn make_tap(wire: &Wire, place: &Namespace) -> Result<(), Stop> {
+fn make_tap(wire: &Wire, namespace: &Namespace) -> Result<(), Stop> {
     // While this process is half in the namespace, nobody in there may trace it: it still has what is
     // this machine's.
     no_tracing()?;
     let network = expect_network(wire)?;
-    match place {
+    match namespace {
         // A single file is opened: by the next open, the number may be another process's.
         Namespace::Process(id) => enter(Path::new(&format!("/proc/{id}/ns/net")))?,
         Namespace::Path(path) => enter(path)?,
@@ -258,10 +258,10 @@ mod tests {
 
     #[test]
     fn no_path_is_mistaken_for_a_process_or_for_a_new_namespace() {
-        let place = |path: &str| arguments(5, Some(&Namespace::Path(path.into())))[2].clone();
-        assert_eq!(place("new"), "./new");
-        assert_eq!(place("17"), "./17");
-        assert_eq!(place("/run/netns/a"), "/run/netns/a");
+        let namespace = |path: &str| arguments(5, Some(&Namespace::Path(path.into())))[2].clone();
+        assert_eq!(namespace("new"), "./new");
+        assert_eq!(namespace("17"), "./17");
+        assert_eq!(namespace("/run/netns/a"), "/run/netns/a");
         assert_eq!(arguments(5, Some(&Namespace::Process(17)))[2], "17");
         assert_eq!(arguments(5, None)[1..], [OsString::from("5"), OsString::from("new")]);
     }

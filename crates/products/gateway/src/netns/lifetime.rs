@@ -30,8 +30,8 @@ impl Lifetime {
     ///
     /// # Errors
     /// Errors of the system: there is no such process, or no such file.
-    pub fn of(place: &Namespace) -> io::Result<Self> {
-        let path = match place {
+    pub fn of(namespace: &Namespace) -> io::Result<Self> {
+        let path = match namespace {
             Namespace::Process(id) => return Self::of_process(pid(*id)?),
             Namespace::Path(path) => path,
         };
@@ -150,11 +150,11 @@ mod tests {
             (libc::SYS_inotify_add_watch, libc::EACCES),
         ] {
             let file = tempfile::NamedTempFile::new().expect("a file");
-            let place = Namespace::Path(file.path().to_owned());
+            let namespace = Namespace::Path(file.path().to_owned());
             // The filter is this thread's, and ends with it.
             let lifetime = std::thread::spawn(move || {
                 refuse(call, error);
-                Lifetime::of(&place)
+                Lifetime::of(&namespace)
             });
             let lifetime = lifetime.join().expect("no panic").expect("it starts");
             drop(file);

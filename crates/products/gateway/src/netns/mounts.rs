@@ -1,4 +1,4 @@
-//! The files of the program's own mount namespace that say where names are resolved.
+//! The program's own mount namespace: files that set where names are resolved.
 //!
 //! ```text
 //!   /etc/resolv.conf (wherever it leads)   a file of ours, in memory, mounted over it
@@ -36,7 +36,7 @@ const BUS: &str = "/run/dbus/system_bus_socket";
 /// The socket at which nss-resolve asks since then.
 const RESOLVE_SOCKET: &str = "/run/systemd/resolve/io.systemd.Resolve";
 
-/// Says whom the C library asks for names.
+/// The list of services that the C library asks for names.
 const NSSWITCH: &str = "/etc/nsswitch.conf";
 
 /// Files by which root changes the whole machine. They ask who writes, not in which namespace.

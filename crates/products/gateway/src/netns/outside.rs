@@ -23,11 +23,11 @@ use super::{InsideNetwork, Lifetime, Namespace, NetnsError};
 /// # Errors
 /// [`NetnsError`], whose text says what to do.
 pub fn tap_in(
-    place: &Namespace,
+    namespace: &Namespace,
     network: &InsideNetwork,
 ) -> Result<(TapParts, Lifetime), NetnsError> {
-    let lifetime = Lifetime::of(place).map_err(NetnsError::system("watch the namespace"))?;
-    let mut helper = Helper::start(&own_program(), Some(place), network, &[])?;
+    let lifetime = Lifetime::of(namespace).map_err(NetnsError::system("watch the namespace"))?;
+    let mut helper = Helper::start(&own_program(), Some(namespace), network, &[])?;
     let (parts, _) = helper.tap()?;
     let _ = helper.child.wait();
     // The process number may be another process's by now, and then this is another namespace.
@@ -52,7 +52,7 @@ pub(super) struct Helper {
 impl Helper {
     pub(super) fn start(
         file: &Path,
-        place: Option<&Namespace>,
+        namespace: Option<&Namespace>,
         network: &InsideNetwork,
         program: &[OsString],
     ) -> Result<Self, NetnsError> {
@@ -60,8 +60,8 @@ impl Helper {
         let (wire, its) = Wire::pair().map_err(&failed)?;
         wire.send(NETWORK, network.encode().as_bytes(), &[]).map_err(&failed)?;
         let mut command = Command::new(file);
-        command.args(arguments(its.as_raw_fd(), place)).args(program);
-        if place.is_some() {
+        command.args(arguments(its.as_raw_fd(), namespace)).args(program);
+        if namespace.is_some() {
             command.stdin(Stdio::null()).stdout(Stdio::null());
         }
         // The helper inherits its end.

@@ -1,3 +1,5 @@
+//! The settings of a network on their way to the helper.
+
 use super::*;
 
 fn network() -> InsideNetwork {

@@ -71,10 +71,10 @@ fn a_question_needs_no_free_descriptor() {
     let none = Rlimit { current: Some(0), ..before };
     setrlimit(Resource::Nofile, none).unwrap();
     let opened = std::net::UdpSocket::bind("127.0.0.1:0");
-    let said = is_ours(&mut local_addresses, "192.0.2.1");
+    let answer = is_ours(&mut local_addresses, "192.0.2.1");
     setrlimit(Resource::Nofile, before).unwrap();
     assert_eq!(opened.unwrap_err().raw_os_error(), Some(libc::EMFILE));
-    assert_eq!(said, Some(false));
+    assert_eq!(answer, Some(false));
 }
 
 #[test]
@@ -105,11 +105,11 @@ fn an_answer_that_is_none_is_an_error() {
     let mut answer = encode_request("192.0.2.1".parse().unwrap(), 1);
     assert!(parse_reply(&answer).is_err());
     answer[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
-    for (code, says) in
+    for (code, expected) in
         [(libc::ENETUNREACH, Some(false)), (libc::ENOBUFS, None), (libc::EINVAL, None)]
     {
         answer[HEADER..HEADER + 4].copy_from_slice(&(-code).to_ne_bytes());
-        assert_eq!(parse_reply(&answer).ok(), says);
+        assert_eq!(parse_reply(&answer).ok(), expected);
     }
     assert!(parse_reply(&[]).is_err());
 }

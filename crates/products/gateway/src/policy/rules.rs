@@ -228,7 +228,7 @@ const fn v6(segments: [u16; 8], prefix: u8) -> (IpAddr, u8) {
 }
 
 /// Out of reach unless a permission names a part of the range: the gateway's machine itself, and
-/// addresses at which clouds tell machines their secrets.
+/// addresses at which clouds give machines their secrets.
 static CLOSED: LazyLock<Vec<Cidr>> = LazyLock::new(|| {
     networks(&[
         v4(127, 0, 0, 0, 8),
@@ -473,7 +473,7 @@ pub enum RuleError {
         "'{0}' is no prefix of NAT64: that is an IPv6 network of 32, 40, 48, 56, 64 or 96 bits"
     )]
     Nat64(String),
-    /// More rules than are looked at for each connection.
+    /// There are more rules than are compared with each connection.
     #[error("{given} rules given, at most {RULES} are supported")]
     TooMany {
         /// The number of rules.

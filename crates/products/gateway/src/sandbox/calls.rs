@@ -1,4 +1,4 @@
-//! System calls: those of a table are allowed, all others fail with `EPERM`. They fail and do not
+//! The filter of system calls: those of a table are allowed, all others fail with `EPERM`. They fail and do not
 //! kill, so that a C library that tries a newer call first still works, and a surprise is an error
 //! with a name.
 

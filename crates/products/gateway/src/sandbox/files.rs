@@ -15,7 +15,7 @@ const KNOWN: ABI = ABI::V9;
 const COMPLETE: ABI = ABI::V6;
 
 /// Gives up what Landlock can take. `Ok`: files are out of reach; what else an older kernel cannot
-/// do is left out, and said. `Err`: why files are not.
+/// do is left out, and reported. `Err`: why files are not.
 pub(super) fn restrict(plan: &SandboxPlan) -> Result<Option<String>, String> {
     let status = try_restrict(plan).map_err(|e| format!("Landlock: {e}"))?;
     match (status.ruleset, status.landlock) {

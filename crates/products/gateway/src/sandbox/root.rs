@@ -28,8 +28,8 @@ use crate::netns::sys::unshare;
 const SEALED: MountFlags =
     MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC).union(MountFlags::RDONLY);
 
-/// Directories over which the new root can be made: some are in every system.
-const PLACES: [&str; 4] = ["/sys", "/mnt", "/tmp", "/usr"];
+/// Directories over which the new root can be mounted: every system has some of them.
+const BASES: [&str; 4] = ["/sys", "/mnt", "/tmp", "/usr"];
 
 /// Moves this thread, and those that it starts, to an empty root directory.
 pub(super) fn leave(plan: &SandboxPlan) -> Result<(), String> {
@@ -40,9 +40,8 @@ pub(super) fn leave(plan: &SandboxPlan) -> Result<(), String> {
     let all: Vec<(&PathBuf, bool)> = (own.iter().chain(&plan.read).map(|path| (path, false)))
         .chain(plan.sockets.iter().map(|path| (path, true)))
         .collect();
-    let free =
-        |place: &&Path| place.is_dir() && !all.iter().any(|(path, _)| path.starts_with(place));
-    let base = PLACES.iter().map(Path::new).find(free);
+    let free = |dir: &&Path| dir.is_dir() && !all.iter().any(|(path, _)| path.starts_with(dir));
+    let base = BASES.iter().map(Path::new).find(free);
     let base = base.ok_or("there is no place to make an empty root directory at")?;
     let step = |what: &str| {
         let what = what.to_owned();
@@ -51,7 +50,7 @@ pub(super) fn leave(plan: &SandboxPlan) -> Result<(), String> {
     new_mounts().map_err(step("make a mount namespace"))?;
     make(base).map_err(step("mount an empty directory"))?;
     for (path, writable) in all {
-        bring(base, path, writable)
+        bind_into(base, path, writable)
             .or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })
             .map_err(step(&format!("mount {}", path.display())))?;
     }
@@ -81,12 +80,12 @@ fn make(base: &Path) -> io::Result<()> {
     Ok(mount("tmpfs", base, "tmpfs", flags, Some(c"mode=0755"))?)
 }
 
-/// Mounts `path` at its place in the new root, with the symbolic links that lead to it.
-fn bring(base: &Path, path: &Path, writable: bool) -> io::Result<()> {
+/// Mounts `path` at the same path in the new root, with the symbolic links that lead to it.
+fn bind_into(base: &Path, path: &Path, writable: bool) -> io::Result<()> {
     let names = |path: &Path| -> Vec<OsString> {
         path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
     };
-    let place = |at: &Path| base.join(at.strip_prefix("/").unwrap_or(at));
+    let in_root = |at: &Path| base.join(at.strip_prefix("/").unwrap_or(at));
     let (mut left, mut at, mut links) = (names(path), PathBuf::from("/"), 0);
     while let Some(name) = left.pop() {
         let here = match Path::new(&name).components().next() {
@@ -100,18 +99,18 @@ fn bring(base: &Path, path: &Path, writable: bool) -> io::Result<()> {
             if links > PATH_LINKS {
                 return Err(io::ErrorKind::NotFound.into());
             }
-            once(symlink(&target, place(&here)))?;
+            unless_there(symlink(&target, in_root(&here)))?;
             left.extend(names(&target));
             continue;
         }
         let is_dir = fs::metadata(&here)?.is_dir();
-        let new = place(&here);
+        let new = in_root(&here);
         if here != Path::new("/") {
-            once(if is_dir { passable(&new) } else { File::create_new(&new).map(drop) })?;
+            unless_there(if is_dir { passable(&new) } else { File::create_new(&new).map(drop) })?;
         }
         at = here;
     }
-    let new = place(&at);
+    let new = in_root(&at);
     mount_bind_recursive(&at, &new)?;
     let flags = if writable { SEALED.difference(MountFlags::RDONLY) } else { SEALED };
     Ok(mount_remount(&new, MountFlags::BIND | flags, c"")?)
@@ -124,7 +123,7 @@ fn passable(path: &Path) -> io::Result<()> {
 }
 
 /// Accepts that a directory is there already, made for an earlier path.
-fn once(made: io::Result<()>) -> io::Result<()> {
+fn unless_there(made: io::Result<()>) -> io::Result<()> {
     made.or_else(|e| if e.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(e) })
 }
 

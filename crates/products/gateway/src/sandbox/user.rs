@@ -1,4 +1,4 @@
-//! Root without capabilities still owns root's files and the kernel's settings, so it becomes another
+//! Becoming another user. Root without capabilities still owns root's files and the kernel's settings, so it becomes another
 //! user.
 
 use rustix::io::Errno;

@@ -223,8 +223,8 @@ impl Name {
         let mut name = Self::room();
         let mut put = |bytes: &[u8]| {
             for byte in bytes {
-                if let Some(place) = name.bytes.0.get_mut(name.len) {
-                    *place = *byte;
+                if let Some(slot) = name.bytes.0.get_mut(name.len) {
+                    *slot = *byte;
                 }
                 name.len += 1;
             }
@@ -292,7 +292,7 @@ impl Control {
             .chain(level.to_ne_bytes())
             .chain(kind.to_ne_bytes())
             .chain(data.iter().copied());
-        room.iter_mut().zip(header).for_each(|(place, byte)| *place = byte);
+        room.iter_mut().zip(header).for_each(|(to, byte)| *to = byte);
         self.len += len.next_multiple_of(WORD);
     }
 

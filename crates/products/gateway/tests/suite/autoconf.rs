@@ -1,4 +1,4 @@
-//! A kernel that is nobody's but the test's configures itself behind a gateway, and resolves.
+//! Autoconfiguration: a kernel in a namespace of its own configures itself behind a gateway, and resolves names.
 
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::thread;

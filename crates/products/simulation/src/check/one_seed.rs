@@ -66,13 +66,13 @@ fn run_here(
     let text = result.as_ref().err().map(ToString::to_string).unwrap_or_default();
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
     let cut_off = sim.world.lock().record.end(&lines);
-    let said = match &mut result {
+    let notes = match &mut result {
         Ok(report) => &mut report.warnings,
         Err(failure) => &mut failure.0.details,
     };
     for line in cut_off {
-        if !said.contains(&line) {
-            said.push(line);
+        if !notes.contains(&line) {
+            notes.push(line);
         }
     }
     result

@@ -259,8 +259,8 @@ impl Sim<'_> {
         epoch + self.elapsed()
     }
 
-    /// Ends the software of hosts as turmoil does: streams are dropped, so their peers are told.
-    /// [`Control::crash`] is a loss of power, of which nobody is told.
+    /// Ends the software of hosts as turmoil does: streams are dropped, so their peers see the end.
+    /// [`Control::crash`] is a loss of power, which no peer sees.
     pub fn crash(&mut self, hosts: impl ToIpAddrs) {
         self.control.kill(hosts);
     }

@@ -100,14 +100,14 @@ impl Link {
     }
 
     /// The longest packet, in bytes of IP packet, at least 1,280. The sender of a longer one that may
-    /// not be fragmented is told so (RFC 1191, RFC 8201). Hosts themselves send up to the MTU of the
+    /// not be fragmented gets an ICMP error (RFC 1191, RFC 8201). Hosts themselves send up to the MTU of the
     /// simulation's default link.
     pub fn mtu(mut self, bytes: u16) -> Self {
         (self.mtu, self.hole) = (usize::from(bytes).max(MIN_MTU), false);
         self
     }
 
-    /// As [`mtu`](Self::mtu), but nobody is told: a black hole (RFC 2923).
+    /// As [`mtu`](Self::mtu), without an ICMP error: a black hole (RFC 2923).
     pub fn black_hole(mut self, above: u16) -> Self {
         (self.mtu, self.hole) = (usize::from(above).max(MIN_MTU), true);
         self

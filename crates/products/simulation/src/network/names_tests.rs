@@ -1,3 +1,5 @@
+//! Names and addresses of hosts: look-ups, and addresses for new hosts.
+
 use super::*;
 
 const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));

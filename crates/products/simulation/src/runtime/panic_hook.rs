@@ -84,16 +84,16 @@ fn on_panic(info: &PanicHookInfo<'_>, before: &(dyn Fn(&PanicHookInfo<'_>) + Sen
 
 fn note(info: &PanicHookInfo<'_>) {
     let text = info.payload_as_str().unwrap_or("something that is no text").to_owned();
-    let place = info.location().map(|at| format!("{}:{}", at.file(), at.line()));
+    let location = info.location().map(|at| format!("{}:{}", at.file(), at.line()));
     match HostHandle::get() {
         Ok(here) => {
             blocking_gate::handle_panic(&text);
-            here.world.panics().push(PanicNote { text, place, host: Some(here.host.id.0) });
+            here.world.panics().push(PanicNote { text, location, host: Some(here.host.id.0) });
         }
         Err(_) => {
             let _ = CAUGHT.try_with(|caught| {
                 if let Ok(mut caught) = caught.try_borrow_mut() {
-                    *caught = Some(PanicNote { text, place, host: None });
+                    *caught = Some(PanicNote { text, location, host: None });
                 }
             });
         }

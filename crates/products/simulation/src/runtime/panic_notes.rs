@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Clone, Debug)]
 pub(crate) struct PanicNote {
     pub(crate) text: String,
-    pub(crate) place: Option<String>,
+    pub(crate) location: Option<String>,
     /// The number of the host whose code it was.
     pub(crate) host: Option<u32>,
 }
@@ -18,8 +18,8 @@ impl PanicNote {
     /// the advice what to use instead.
     pub(crate) fn needs_kernel(&self) -> Option<(&'static str, &'static str)> {
         let of = |module: &str| {
-            let place = self.place.as_deref().unwrap_or_default();
-            place.contains("/tokio-") && place.contains(module)
+            let location = self.location.as_deref().unwrap_or_default();
+            location.contains("/tokio-") && location.contains(module)
         };
         const SIGNALS: &str = "a simulation has no signals: let the program take a future that ends it, \
                                for a signal where it is real";
@@ -38,11 +38,11 @@ impl PanicNote {
 
 impl fmt::Display for PanicNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The place belongs to the first line; the values that an `assert_eq!` compared follow.
+        // The location belongs to the first line; the values that an `assert_eq!` compared follow.
         let (first, rest) = self.text.split_once('\n').unwrap_or((&self.text, ""));
         f.write_str(first)?;
-        if let Some(place) = &self.place {
-            write!(f, " ({place})")?;
+        if let Some(location) = &self.location {
+            write!(f, " ({location})")?;
         }
         rest.lines().try_for_each(|line| write!(f, "\n  {line}"))
     }

@@ -13,7 +13,7 @@ use pagewire_simulation::{Failure, FailureKind, ForeignThreads, Sim, time};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use crate::common::{MS, S, ask_on, echo_server, in_time};
+use crate::common::{MS, S, ask_on, asleep, echo_server, in_time};
 
 /// A client that opens a connection, waits for the test, and then asks on it. Returns when it was woken.
 fn client_that_waits(sim: &mut Sim) -> (mpsc::UnboundedSender<()>, Rc<RefCell<Vec<Duration>>>) {
@@ -30,46 +30,45 @@ fn client_that_waits(sim: &mut Sim) -> (mpsc::UnboundedSender<()>, Rc<RefCell<Ve
     (go, told)
 }
 
-#[test]
-fn a_task_that_the_test_wakes_between_two_runs_runs_on_its_host() {
-    in_time(|| {
+/// Runs a simulation by `drive`, which wakes the client and returns when: the client runs at that time.
+fn woken_at_once(drive: fn(&mut Sim, mpsc::UnboundedSender<()>) -> Duration) {
+    in_time(move || {
         let mut sim = Sim::builder().build();
         let (go, told) = client_that_waits(&mut sim);
-        sim.run_for(S).unwrap();
-        go.send(()).unwrap();
-        let elapsed = sim.run().unwrap().elapsed;
-        assert!((S + 2 * MS..S + 3 * MS).contains(&elapsed), "{elapsed:?}");
-        assert_eq!(*told.borrow(), [S]);
-    });
-}
-
-#[test]
-fn a_task_that_the_test_wakes_between_two_steps_runs_at_once() {
-    in_time(|| {
-        let mut sim = Sim::builder().build();
-        let (go, told) = client_that_waits(&mut sim);
-        // The other host's timer is in the event queue, far ahead.
-        sim.host("other", || async {
-            sleep(100 * S).await;
-            Ok(())
-        });
-        while sim.elapsed() < 20 * MS && !sim.step().unwrap() {
-            if sim.elapsed() >= 3 * MS {
-                break;
-            }
-        }
-        let at = sim.elapsed();
-        go.send(()).unwrap();
-        while !sim.step().unwrap() {}
+        let at = drive(&mut sim, go);
         assert_eq!(*told.borrow(), [at]);
     });
 }
 
 #[test]
+fn a_task_that_the_test_wakes_between_two_runs_runs_on_its_host() {
+    woken_at_once(|sim, go| {
+        sim.run_for(S).unwrap();
+        go.send(()).unwrap();
+        let elapsed = sim.run().unwrap().elapsed;
+        assert!((S + 2 * MS..S + 3 * MS).contains(&elapsed), "{elapsed:?}");
+        S
+    });
+}
+
+#[test]
+fn a_task_that_the_test_wakes_between_two_steps_runs_at_once() {
+    woken_at_once(|sim, go| {
+        // The other host's timer is in the event queue, far ahead.
+        sim.host("other", || asleep(100 * S));
+        while sim.elapsed() < 3 * MS {
+            assert!(!sim.step().unwrap());
+        }
+        let at = sim.elapsed();
+        go.send(()).unwrap();
+        while !sim.step().unwrap() {}
+        at
+    });
+}
+
+#[test]
 fn a_task_that_a_condition_wakes_runs_at_once() {
-    in_time(|| {
-        let mut sim = Sim::builder().build();
-        let (go, told) = client_that_waits(&mut sim);
+    woken_at_once(|sim, go| {
         let mut at = None;
         sim.run_until(|sim| {
             if at.is_none() && sim.elapsed() >= 3 * MS {
@@ -79,15 +78,13 @@ fn a_task_that_a_condition_wakes_runs_at_once() {
             sim.elapsed() >= 5 * MS
         })
         .unwrap();
-        assert_eq!(*told.borrow(), [at.unwrap()]);
+        at.unwrap()
     });
 }
 
 #[test]
 fn a_task_that_an_invariant_or_an_action_wakes_runs_at_once() {
-    in_time(|| {
-        let mut sim = Sim::builder().build();
-        let (go, told) = client_that_waits(&mut sim);
+    woken_at_once(|sim, go| {
         sim.at(7 * MS, |_| {});
         sim.invariant("wakes", move |view| {
             if view.now().elapsed() >= 7 * MS {
@@ -96,12 +93,12 @@ fn a_task_that_an_invariant_or_an_action_wakes_runs_at_once() {
             Ok(())
         });
         sim.run().unwrap();
-        assert_eq!(*told.borrow(), [7 * MS]);
-        let mut sim = Sim::builder().build();
-        let (go, told) = client_that_waits(&mut sim);
+        7 * MS
+    });
+    woken_at_once(|sim, go| {
         sim.at(9 * MS, move |_| go.send(()).unwrap());
         sim.run().unwrap();
-        assert_eq!(*told.borrow(), [9 * MS]);
+        9 * MS
     });
 }
 

@@ -1,4 +1,4 @@
-//! Bad use and failures: each is found, and said clearly.
+//! Misuse and failures: each is found, and reported clearly.
 
 use std::time::Duration;
 

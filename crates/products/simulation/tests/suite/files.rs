@@ -1,4 +1,4 @@
-//! Captures and timelines: each run has its own, and what cannot be written is said.
+//! Captures and timelines: each run has its own, and failed writes are reported.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The side of a host of `pagewire`.
+//! The cases on sockets of a `pagewire` host.
 
 use std::future::Future;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The kernel's side.
+//! The cases on tokio's own sockets, of the kernel.
 
 use std::future::Future;
 use std::time::Duration;

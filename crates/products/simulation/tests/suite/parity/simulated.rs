@@ -1,4 +1,4 @@
-//! Our side.
+//! The cases on sockets of a simulation.
 
 use std::future::Future;
 

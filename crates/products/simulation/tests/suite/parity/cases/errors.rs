@@ -1,4 +1,4 @@
-//! Resets, and calls on what is over.
+//! Resets, and calls on connections that are over.
 
 use std::io::ErrorKind;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Names and text as addresses.
+//! Name resolution, and text as addresses.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
