@@ -129,8 +129,9 @@ fn arrivals(at: &[u32], orders: impl Fn(&mut Sim)) -> Vec<(u8, Duration)> {
     got.take()
 }
 
-/// Commands by the millisecond at which they are given.
-type Steps = &'static [(u32, fn(&Control))];
+/// What a case shows, when packets are sent, commands, and the packets that arrive: all times in milliseconds.
+type Case = (&'static str, &'static [u32], &'static [Step], &'static [(u8, u32)]);
+type Step = (u32, fn(&Control));
 
 const CUT: fn(&Control) = |control| control.partition("sender", "receiver");
 const REPAIR: fn(&Control) = |control| control.repair("sender", "receiver");
@@ -143,7 +144,7 @@ const RESUME: fn(&Control) = |control| control.resume("receiver");
 
 #[test]
 fn cuts_holds_and_pauses_decide_which_packets_arrive_and_when() {
-    let table: [(&str, &[u32], Steps, &[(u8, u32)]); 5] = [
+    let table: [Case; 5] = [
         (
             "held packets arrive in their order when they are released",
             &[10, 20, 30, 40, 50],

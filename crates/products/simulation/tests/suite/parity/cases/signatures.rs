@@ -62,8 +62,8 @@ fn methods_are_tokios() {
     let _: fn(&TcpSocket) -> Result<u32> = TcpSocket::tos;
     let _: fn(UdpSocket) -> Result<std::net::UdpSocket> = UdpSocket::into_std;
     let _: fn(&UdpSocket) -> Result<u32> = UdpSocket::tos;
-    let _: [fn(&UdpSocket, &Ipv6Addr, u32) -> Result<()>; 2] =
-        [UdpSocket::join_multicast_v6, UdpSocket::leave_multicast_v6];
+    let _: fn(&UdpSocket, &Ipv6Addr, u32) -> Result<()> = UdpSocket::join_multicast_v6;
+    let _: fn(&UdpSocket, &Ipv6Addr, u32) -> Result<()> = UdpSocket::leave_multicast_v6;
 }
 
 /// Never called.
