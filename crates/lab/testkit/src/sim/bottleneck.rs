@@ -20,7 +20,7 @@ use pagewire_mem::{Frag, FragVec, Instant};
 use pagewire_stack::{Event, ListenerId, SendFlags, Stack, TcpConfig, TcpId};
 
 use super::limits::{BOTTLENECK_POOL_BYTES, BOTTLENECK_STARTS};
-use super::sim::{NodeId, Sim, SimError};
+use super::network::{NodeId, Sim, SimError};
 use super::station::{App, Station};
 use super::verbs::Verbs;
 

@@ -51,9 +51,9 @@
 
 mod bottleneck;
 pub mod limits;
+mod network;
 mod node;
 mod seeds;
-mod sim;
 mod station;
 mod stream;
 #[cfg(test)]
@@ -62,9 +62,9 @@ mod transfer;
 mod verbs;
 
 pub use bottleneck::{Bottleneck, FlowReport, Group, Shares};
+pub use network::{NodeId, Sim, SimError};
 pub use node::Node;
 pub use seeds::{Failure, SEED_VARIABLE, panic_text, run_seed, seed_from_env, target_dir};
-pub use sim::{NodeId, Sim, SimError};
 pub use station::{App, Station};
 pub use stream::{Mismatch, Stream};
 pub use transfer::{Report, Transfer, transfer};

@@ -7,8 +7,8 @@ use pagewire_mem::{Instant, PacketBuf, PoolAudit};
 use pagewire_stack::{Cidr, Event, Stack, StackConfig};
 
 use super::limits::POOL_BYTES;
+use super::network::Sim;
 use super::node::Node;
-use super::sim::Sim;
 
 /// A program that uses a stack, called when there is something to do: it never waits.
 pub trait App {

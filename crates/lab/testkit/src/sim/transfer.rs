@@ -15,7 +15,7 @@ use pagewire_stack::{
 use pagewire_tcp::{CongestionKind, EcnMode, RecvFlags, SendFlags};
 
 use super::limits::{MAX_STALL, MAX_TRANSFER};
-use super::sim::{NodeId, Sim, SimError};
+use super::network::{NodeId, Sim, SimError};
 use super::station::{App, Station};
 use super::stream::Stream;
 use super::verbs::Verbs;
