@@ -400,3 +400,15 @@ proptest! {
         prop_assert_eq!(fast, TcpOptions::parse(&aligned, syn));
     }
 }
+
+#[test]
+fn sack_blocks_beyond_the_room_are_left_out() {
+    let blocks = sack(&[(1, 2), (3, 4), (5, 6), (7, 8)]);
+    let options = TcpOptions { timestamps: Some((1, 2)), sack: blocks, ..TcpOptions::default() };
+    let header = TcpHeader { flags: Flags::ACK, options, ..TcpHeader::default() };
+    assert_eq!(header.len(), 60);
+    let mut out = [0; 60];
+    header.emit(&mut out);
+    let (back, _) = TcpHeader::parse(&out).unwrap();
+    assert_eq!(back.options.sack, sack(&[(1, 2), (3, 4), (5, 6)]));
+}

@@ -1,5 +1,7 @@
 //! Bounds on what a hostile peer achieves: bytes of memory, segments sent, growth of windows.
 
+use pagewire_tcp::limits::{MAX_OUT_OF_ORDER_RANGES, REFUSE_MIN_PINNED};
+
 use crate::support::*;
 
 // ---- acknowledgements ----
@@ -101,7 +103,7 @@ fn window_taken_back_stops_new_data_and_loses_none() {
     t.send(10_000).sent();
     t.peer(". 1:1(0) ack 1001 win 2000");
     t.send(20_000).nothing();
-    // What lies beyond the edge is sent again only as a probe, and the peer may open again.
+    // Data beyond the edge is sent again only as a probe, and the peer may open its window again.
     t.wait(2000);
     assert!(t.sent().len() <= 6);
     t.peer(". 1:1(0) ack 10001 win 65535");
@@ -114,6 +116,27 @@ fn window_taken_back_stops_new_data_and_loses_none() {
 }
 
 // ---- what is received ----
+
+#[test]
+fn pieces_beyond_gaps_are_bounded_in_number_and_memory() {
+    // Every second byte of the window, the first never. Each byte pins a page.
+    let mut t = Test::established(Config { recv_buffer: 1 << 20, ..plain() });
+    let (mut dropped, mut answers) = (0, 0);
+    for at in (0..30_000).map(|i| 3 + 2 * i) {
+        let step = t.peer_any(&format!(". {at}:{}(1) ack 1", at + 1));
+        dropped += usize::from(matches!(step, Disposition::Dropped(_)));
+        answers += t.sent().len();
+    }
+    assert_eq!(dropped, 30_000 - MAX_OUT_OF_ORDER_RANGES, "the rest is refused, and counted");
+    assert!(answers <= 30_000, "{answers}: one answer for each segment");
+    let pinned = t.conn.pinned_receive();
+    assert!(pinned <= REFUSE_MIN_PINNED, "{pinned} bytes for {MAX_OUT_OF_ORDER_RANGES} ranges");
+    // Once the gap is filled, the kept bytes are there; refused bytes come again.
+    t.peer(". 1:2(1) ack 1");
+    assert_eq!(t.conn.queued_receive(), 1);
+    t.peer(". 2:3(1) ack 1");
+    assert_eq!(t.conn.queued_receive(), 3);
+}
 
 given! {
     let mut t = Test::established(plain());
@@ -142,7 +165,7 @@ given! {
         t.shared.receive = ReceiveBudget::new(1 << 20);
         t.shared.receive.charge(0, (1 << 20) * 15 / 16 - 10_000);
         t.peer(". 1001:2001(1000) ack 1").expect(". 1:1(0) ack 1 <sack 1001:2001>");
-        // Of a coalesced frame, as much.
+        // Two segments of a coalesced frame are taken.
         t.peer_dropped(DropReason::HostMemory, ". 3001:23001(20000) ack 1");
         t.expect(". 1:1(0) ack 1 <sack 3001:5001 1001:2001>");
         t.peer_dropped(DropReason::HostMemory, ". 30001:31001(1000) ack 1");

@@ -42,7 +42,7 @@ fn lie(seed: u64) {
         t.wait(rng.pick(&[0, 0, 0, 1, 10, 100, 300]));
         let info = t.conn.info();
         if info.timeouts > before.timeouts {
-            // What was said to have arrived, and was forgotten, may be said again.
+            // A timeout forgets the selective acknowledgements: the peer may report them again.
             forgotten += before.sacked_segments;
         }
         let nxt = una + info.unacked;

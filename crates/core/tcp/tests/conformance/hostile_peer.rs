@@ -138,7 +138,7 @@ fn selective_acknowledgements_of_every_other_segment_cost_bounded_memory_and_tim
     let info = t.conn.info();
     assert!(info.sacked <= 48 * 16_384, "{info:?}");
     assert!(info.sacks_ignored > 0, "and it is counted: {info:?}");
-    // What was not noted is delivered all the same, once it is acknowledged.
+    // Data whose SACKs were ignored counts as delivered all the same, once it is acknowledged.
     t.peer(&format!(". 1:1(0) ack {end}"));
     assert_eq!(t.conn.info().bytes_acked, u64::from(end) - 1);
 }

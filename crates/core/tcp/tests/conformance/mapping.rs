@@ -49,7 +49,7 @@ impl Test {
         self
     }
 
-    /// Maps, and looks at the bytes as a mapping would show them.
+    /// Maps, and reads the bytes as a mapping would show them.
     fn try_map(&mut self, len: u32) -> Result<Vec<u8>, MapRefusal> {
         let mapped = self.env(|c, env| c.map(env, len as usize, |parts| Ok(parts.count())));
         self.drain();
@@ -214,7 +214,7 @@ fn an_urgent_byte_anywhere_in_the_range_refuses_it() {
         let (mut t, mut device) = (established(), Device::new());
         t.fills_with(&mut device, "U.", &format!("urg {urgent}"), 3 * PAGE);
         assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::Urgent), "byte {urgent}");
-        // Its having been read out of line changes nothing.
+        // A read of the byte out of line changes nothing.
         assert_eq!(t.conn.read_urgent(RecvFlags::empty()), Ok(byte(urgent)));
         assert_eq!(t.try_map(2 * PAGE), Err(MapRefusal::Urgent), "byte {urgent}");
         assert_eq!(t.conn.queued_receive(), 3 * PAGE_SIZE);
@@ -279,7 +279,7 @@ given! {
         assert_eq!(t.map_available(1 << 20), (stream(1, PAGE), 10));
         t.read(10);
         assert!(t.conn.at_urgent_mark());
-        // It steps over the byte as a read does, and whoever asks again and again gets on.
+        // `map_available` steps over the byte as a read does, so a caller that repeats it makes progress.
         assert_eq!(t.map_available(1 << 20), (vec![], PAGE_SIZE - 11));
         t.read(PAGE_SIZE - 11);
         assert_eq!(t.map_available(1 << 20), (stream(1 + 2 * PAGE, PAGE), 0));

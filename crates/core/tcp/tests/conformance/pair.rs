@@ -124,7 +124,7 @@ impl Network {
         f(&mut env)
     }
 
-    /// Puts a segment on the wire to `to`, cut as a device would, each piece with its own fate.
+    /// Puts a segment on the wire to `to`, cut as a device would, each piece with its own outcome.
     fn transmit(&mut self, to: usize, segment: SegmentOut) {
         let SegmentOut { header, mut payload, gso_size, ecn } = segment;
         let wire = gso_size.map_or(usize::MAX, usize::from);
@@ -311,7 +311,7 @@ fn run(plan: &Plan) {
                 return;
             }
         }
-        // What happens next?
+        // The next event: an arrival, a timeout, or a lazy reader.
         let arrival = net.wire.iter().map(|w| w.0).min();
         let timeout = ends.iter().filter_map(|e| e.conn.poll_timeout()).min();
         // A lazy reader comes back by itself.

@@ -62,7 +62,7 @@ given! {
         t.set(|conn| conn.handle_refused(now, ISS + 2001, 1000));
         assert_eq!((t.conn.info().unacked, t.conn.info().unsent), (2000, 1000));
         t.nothing();
-        // What is acknowledged had left.
+        // Acknowledged data had left the device: a refusal of it is ignored.
         t.peer(". 1:1(0) ack 2001").expect("P. 2001:3001(1000)").peer(". 1:1(0) ack 3001");
         t.set(|conn| conn.handle_refused(now, ISS + 2001, 1000));
         assert_eq!(t.conn.info().unacked, 0);

@@ -65,7 +65,7 @@ fn echoed_mark_reduces_the_window_once_and_is_answered() {
     assert!(new[0].header.flags.contains(Flags::CWR));
     t.send(1000);
     assert!(t.sent_segments().iter().all(|s| !s.header.flags.contains(Flags::CWR)));
-    // All that was under way is acknowledged: the window is the threshold.
+    // All data in flight is acknowledged: the window is the threshold.
     t.wait(100).peer(". 1:1(0) ack 6001");
     t.info(|i| (i.ca_state, i.cwnd_segments), (CaState::Open, 7));
 }

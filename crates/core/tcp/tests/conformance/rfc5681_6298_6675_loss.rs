@@ -80,7 +80,7 @@ fn everything_is_sent_again_in_slow_start_after_a_timeout() {
     let mut t = ten(Config { frto: false, ..plain() });
     t.wait(350).expect(". 1:1001(1000)");
     t.peer(". 1:1(0) ack 1001").expect(". 1001:2001(1000)").expect(". 2001:3001(1000)").nothing();
-    // What was lost in between had arrived after all.
+    // The segments in between had arrived after all.
     t.peer(". 1:1(0) ack 10001").expect(". 10001:11001(1000)");
 }
 
@@ -110,7 +110,7 @@ fn syn_ack_is_sent_again_five_times_and_given_up() {
 
 #[test]
 fn third_duplicate_ack_sends_the_first_segment_again_and_two_do_not() {
-    // They count behind an ACK of new data as at first.
+    // Duplicates count after an ACK of new data as they do at first.
     let mut advanced = ten(no_sack());
     advanced.peer(". 1:1(0) ack 1001").sent();
     for _ in 0..2 {
@@ -124,7 +124,7 @@ fn third_duplicate_ack_sends_the_first_segment_again_and_two_do_not() {
     assert_eq!(t.conn.info().retransmits, 0);
     t.peer(". 1:1(0) ack 1").expect(". 1:1001(1000)").nothing();
     assert_eq!(t.conn.info().recoveries, 1);
-    // What arrived makes room for the first segment; the window goes down as more arrives.
+    // Segments that arrived make room for the first one; the window shrinks as more arrive.
     assert_eq!(t.conn.info().ssthresh_segments, 6);
     assert_eq!(t.conn.info().cwnd_segments, 9);
 }
@@ -192,7 +192,7 @@ given! {
         t.peer(&format!(". 1:1(0) ack {point}"));
         let info = t.conn.info();
         assert_eq!((info.lost, info.sacked, info.retransmitting), (0, 0, 0));
-        // What ends recovery counts for congestion avoidance already.
+        // The ACK that ends recovery counts for congestion avoidance already.
         assert!(info.cwnd_segments - info.ssthresh_segments <= 1, "{info:?}");
     }
     sack_of_what_was_never_sent_is_ignored {
@@ -231,7 +231,7 @@ fn latest_block_comes_first() {
 
 #[test]
 fn peer_without_sack_gets_one_duplicate_and_no_block_for_each_segment_beyond_a_gap() {
-    // It counts them, and sends one segment for each.
+    // The peer counts duplicates, and sends one segment for each.
     let mut t = Test::established_with(plain(), link(), "S. 0:0(0) ack 1 win 65535 <mss 1000>");
     t.peer(". 1:101(100) ack 1").expect(". 1:1(0) ack 101");
     for from in [201, 301, 401] {

@@ -103,7 +103,7 @@ fn after_a_timeout_slow_start_leads_to_the_threshold_and_cubic_on() {
         nxt += more;
         assert_eq!(info(&t).0, (3 + i).min(7));
     }
-    // One for every twenty.
+    // CUBIC grows the window here by one segment for every twenty acknowledged.
     t.wait(98).peer(". 1:1(0) ack 23001").wait(2).peer(". 1:1(0) ack 24001");
     assert_eq!(info(&t).0, 8);
 }

@@ -9,7 +9,7 @@ fn each_of_the_first_two_duplicates_sends_a_new_segment() {
     t.send(15_000).expect_bytes(1, 10_001).wait(110);
     t.peer(". 1:1(0) ack 1 <sack 1001:2001>").expect(". 10001:11001(1000)").nothing();
     t.wait(10).peer(". 1:1(0) ack 1 <sack 1001:3001>").expect(". 11001:12001(1000)").nothing();
-    // It was reordering: one segment arrived beside those known, and the window grows by it.
+    // The cause was reordering: one segment arrived beside the known ones, and the window grows by it.
     t.wait(10).peer(". 1:1(0) ack 3001").expect_bytes(12_001, 14_001).nothing();
     assert_eq!((t.conn.info().cwnd_segments, t.conn.info().retransmits), (11, 0));
 }

@@ -224,7 +224,7 @@ given! {
         t.conn.fast_open().set_write_pending(true);
         t.peer("S. 0:0(0) ack 501 win 5840 <mss 1000,sackOK>").nothing();
         t.send(100).expect("P. 501:601(100) ack 1").nothing();
-        // It has answered at once: acknowledgements ride on answers from now on.
+        // The application has answered at once: acknowledgements ride on its answers from now on.
         t.peer("P. 1:101(100) ack 601").nothing().read(100).nothing();
         t.wait(40).expect(". 601:601(0) ack 101");
         // But not for ever.
@@ -278,7 +278,7 @@ fn a_syn_with_data_that_is_too_big_is_sent_again_at_once_without() {
     t.wait(10).icmp(0, IcmpKind::PacketTooBig { mss: 760 });
     t.expect("S 0:0(0) <mss 760,sackOK,wscale 7>").nothing();
     t.peer("S. 0:0(0) ack 1 win 5840 <mss 1000,sackOK>").expect("P. 1:501(500) ack 1");
-    // What follows the handshake does so in segments of the new size, all at once.
+    // Data after the handshake leaves in segments of the new size, all at once.
     let mut t = with_cookie(None);
     t.send(900).expect("S 0:900(900) <mss 1000,sackOK,wscale 7,FO abcd1234>");
     t.wait(10).icmp(0, IcmpKind::PacketTooBig { mss: 600 });

@@ -26,7 +26,7 @@ given! {
         t.peer(". 1:1(0) ack 1 <sack 2001:3001 6001:7001>").nothing();
         t.peer(". 1:1(0) ack 1 <sack 2001:3001 6001:7001 8001:9001>");
         t.expect(". 1:1001(1000)").nothing();
-        // What was sent after the last that arrived is not lost yet.
+        // Segments sent after the last one that arrived are not lost yet.
         assert_eq!(t.conn.info().lost_segments, 6);
     }
     hole_that_is_filled_by_its_first_transmission_is_reordering {
@@ -111,7 +111,7 @@ fn without_sack_nothing_is_probed() {
 
 #[test]
 fn a_loss_long_after_the_last_is_found_as_soon() {
-    // What was noted of the first is half of the numbers away by then, and seems to be ahead.
+    // State noted for the first loss is then half of the sequence space away, and compares as ahead.
     let mut t = Test::ten(plain(), 100);
     t.peer(". 1:1(0) ack 1 <sack 2001:10001>").wait(40);
     assert_eq!(t.conn.info().ca_state, CaState::Recovery);

@@ -58,7 +58,7 @@ fn ack_is_taken_while_our_window_is_closed() {
     let mut t = Test::established(config);
     t.send(10).expect("P. 1:11(10) ack 1");
     t.peer("P. 1:3001(3000) ack 1").expect(". 11:11(0) ack 3001 win 0");
-    // Its data has no room, its acknowledgement counts.
+    // The segment's data has no room; its acknowledgement counts.
     t.peer_dropped(DropReason::OutsideWindow, "P. 3001:3011(10) ack 11");
     t.expect(". 11:11(0) ack 3001 win 0").nothing();
     assert_eq!(t.conn.info().unacked, 0);
@@ -245,7 +245,7 @@ fn fin_beyond_the_window_is_none_yet() {
     // Right behind the last byte that the window takes, it counts.
     let mut t = Test::established(config.clone());
     t.peer("FP. 1:5001(5000) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 5002");
-    // One further, the byte before it is cut off, and the FIN with that.
+    // One byte further, the segment's last byte is cut off, and the FIN with it.
     for segment in ["FP. 1:5002(5001) ack 1", "FP. 1:7001(7000) ack 1"] {
         let mut t = Test::established(config.clone());
         t.peer(segment).state(State::Established).expect(". 1:1(0) ack 5001 win 0");

@@ -244,7 +244,7 @@ fn time_wait_keeps_what_was_received() {
 fn reset_that_acknowledges_carries_the_window() {
     let mut t = Test::established(Config { recv_buffer: 4000, ..plain() });
     t.peer("P. 1:1001(1000) ack 1").expect(". 1:1(0) ack 1001 win 3000");
-    // What was not read is dropped before.
+    // Unread data is dropped first.
     t.abort().expect("R. 1:1(0) ack 1001 win 4000");
     let mut t = Test::established(Config { recv_buffer: 4000, ..plain() });
     t.close().expect("F. 1:1(0) ack 1");

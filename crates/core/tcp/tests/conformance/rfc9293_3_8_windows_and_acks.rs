@@ -34,8 +34,8 @@ given! {
 
 #[test]
 fn small_segments_are_not_taken_for_those_of_another_wrap_of_the_numbers() {
-    // Beyond half of the numbers what was noted at the start looks as if it were still to come: it
-    // must neither hold back what nothing is under way before, nor let go what is to wait.
+    // Beyond half of the sequence space, state noted at the start compares as ahead. It must neither hold
+    // back a segment with nothing in flight before it, nor release one that is to wait.
     let wide = LinkLimits::new(60_000, 60_000);
     let syn_ack = "S. 0:0(0) ack 1 win 65535 <mss 60000>";
     let mut t = Test::established_with(nagle(), wide, syn_ack);

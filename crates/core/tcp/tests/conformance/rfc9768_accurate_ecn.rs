@@ -72,7 +72,7 @@ fn both_sides_say_what_their_settings_allow_and_agree_on_what_both_know() {
             assert_eq!(has_accurate(&t), answer == "SW.", "{setting:?} {asked}");
         }
     }
-    // One flag of the two is no request.
+    // ECE without CWR is no request.
     Test::accepting(mode(Accept), "SE 0:0(0) win 1000 <mss 1000>").expect("S. 0:0(0) ack 1");
 }
 
@@ -156,7 +156,7 @@ given! {
     /// Section 3.1.4.1.
     syn_asks_twice_and_then_no_more {
         t.expect("SEWA 0:0(0)").wait(1000).expect("SEWA 0:0(0)").wait(2000).expect("S 0:0(0)");
-        // What the first answer says counts all the same.
+        // An answer to the first SYN counts all the same.
         t.peer("SW. 0:0(0) ack 1 win 65535 <mss 1000>");
         assert!(has_accurate(&t));
     }
@@ -482,7 +482,7 @@ fn mark_on_the_third_segment_of_the_handshake_counts() {
     let third = "W. 1:1(0) ack 1 win 65535 <ECN e1b 1 ceb 0 e0b 1>";
     t.peer_marked(CE, third);
     assert_eq!(counts(&t).received_ce, 1);
-    // It has no payload, so the bytes stay.
+    // The segment has no payload, so the byte counts stay.
     t.send(10).expect("PAW. 1:11(10) ack 1 <ECN e1b 1 ceb 0 e0b 1>");
 }
 
@@ -514,7 +514,7 @@ given! {
         t.read(200).wait(200).sent();
         t.peer_marked(ECT0, "PAE. 201:211(10) ack 1").nothing();
         t.peer_marked(CE, "PAE. 211:221(10) ack 1").expect("AW. 1:1(0) ack 221");
-        // Of those behind it each second.
+        // After the change, every second marked packet is acknowledged.
         t.peer_marked(CE, "PAE. 221:231(10) ack 1").nothing();
         t.peer_marked(CE, "PAE. 231:241(10) ack 1").expect(". 1:1(0) ack 241");
     }
@@ -596,7 +596,7 @@ given! {
         t.send(1000);
         let sent = t.sent_segments();
         assert!(sent.iter().all(|s| !s.header.flags.contains(Flags::CWR)));
-        // All that was under way is acknowledged: the window is the threshold.
+        // All data in flight is acknowledged: the window is the threshold.
         t.wait(100).peer("AWE. 1:1(0) ack 5001");
         t.info(|i| (i.ca_state, i.cwnd_segments, i.delivered_ce), (CaState::Open, 7, 2));
     }
@@ -615,7 +615,7 @@ given! {
         // The network delivers an older one with the same number late: seven more marks, if it counted.
         t.peer("AW. 1:1(0) ack 3001");
         assert_eq!(t.conn.info().delivered_ce, 2);
-        // What the next one says counts from what was known.
+        // The next acknowledgement is compared with the count known before.
         t.peer("AWE. 1:1(0) ack 4001");
         assert_eq!(t.conn.info().delivered_ce, 2);
     }
@@ -702,7 +702,7 @@ fn super_frames_do_not_have_the_bit_that_is_cut_off() {
     t.peer("SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>").sent();
     t.send(4000);
     assert!(t.sent_segments().iter().any(|s| s.gso_size.is_some()));
-    // One mark: the count is 6, which has the bit.
+    // After one mark the count is 6, which has the bit.
     t.peer_marked(CE, "AE. 1:1001(1000) ack 4001").send(4000);
     let sent = t.sent_segments();
     assert!(sent.iter().all(|s| s.gso_size.is_none() && s.header.flags.contains(Flags::CWR)));

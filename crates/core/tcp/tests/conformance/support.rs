@@ -49,7 +49,7 @@ pub(crate) struct Test {
     pub(crate) shared: Shared,
     /// Segments that have left, with the moment, and were not expected yet.
     out: VecDeque<(Instant, SegmentOut)>,
-    /// What became of the peer's last segment.
+    /// The disposition of the peer's last segment.
     pub(crate) last: Disposition,
 }
 
@@ -503,7 +503,7 @@ fn stream(first: u32, len: u32) -> FragVec {
     payload
 }
 
-/// A payload of so many bytes.
+/// A payload of `len` bytes.
 pub(crate) fn payload(len: usize) -> FragVec {
     core::iter::once(Frag::from_bytes(vec![7u8; len].into())).collect()
 }

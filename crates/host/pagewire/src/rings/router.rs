@@ -329,7 +329,7 @@ impl State {
             None => {
                 let view = self.views.get(&entry.group)?;
                 // SAFETY: the entry is as the engine wrote it: the rings are this value's alone,
-                // made with it, and no other code reaches their memory. ResultKind it names was handed
+                // made with it, and no other code reaches their memory. The memory that the entry names was handed
                 // out for it, and it is given back only when the buffer made of it is dropped.
                 #[allow(unsafe_code)]
                 unsafe {

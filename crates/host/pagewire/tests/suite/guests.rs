@@ -139,8 +139,8 @@ fn a_front_end_that_has_its_memory_held_and_takes_it_back_uses_up_its_own_share_
     assert!(guest.send_from_beside(&datagram(PORT)).is_ok(), "what was held is gone");
 }
 
-/// Plugs guests in that send what no guest sends, and pulls them out in the middle of it, until told
-/// to end and at least `least` times; returns how many.
+/// Plugs guests in that send what no guest sends, and pulls them out in the middle of it, until `end`
+/// is set, and at least `least` times; returns the number of times.
 fn torment(path: PathBuf, end: &AtomicBool, least: u32) -> u32 {
     let mut times = 0;
     while times < least || !end.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
 //! A host with several devices: what a program sees. What the stack does with them is in virtual
-//! time in `crates/core/stack/tests/links`.
+//! time in `crates/core/stack/tests/suite/links`.
 
 use std::io::{Read, Write};
 

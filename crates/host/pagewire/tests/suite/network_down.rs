@@ -1,4 +1,4 @@
-//! A device that is gone for good: everybody who would wait for it is told at once, and why.
+//! A device that is gone for good: every call that would wait for it fails at once, with the reason.
 
 use std::future::Future;
 use std::io::{ErrorKind, Read};
@@ -68,7 +68,7 @@ given! {
             let says = says.clone();
             thread::spawn(move || says.send((what, call())));
         }
-        // Some of them may not wait yet: then they are told when they come.
+        // Some of them may not wait yet: those fail when they begin.
         drop((silent, listener, peer.remove_link(LinkId::FIRST)));
         for _ in 0..5 {
             let (what, error) = hears.recv_timeout(PATIENCE).expect("every call ends");

@@ -173,7 +173,7 @@ given! {
             // Here the task gives up, and the connection has been accepted.
         };
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // Whoever looks next closes it.
+        // The next call that reads completions closes it.
         let again = listener.accept();
         let next = client.connect("10.0.0.1:9000").unwrap();
         block_on(async { again.await.unwrap() });
@@ -338,7 +338,7 @@ fn a_task_may_end_inside_its_wake() {
             drop(waker);
             let _stream = client.connect("10.0.0.1:9002").unwrap();
             until_completed(&rings, 1);
-            // Whoever looks at all completions wakes it.
+            // A call that reads all completions wakes it.
             poll_once(&mut pin!(rings.notice()));
         }
         done.send(()).unwrap();

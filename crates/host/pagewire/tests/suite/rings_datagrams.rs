@@ -206,7 +206,7 @@ fn a_socket_that_nobody_waits_for_any_more_is_closed() {
         begin(&mut bind);
         until_completed(&rings, 1);
     }
-    // The port is free again, once somebody has looked.
+    // The port is free again, once a call has read the completions.
     let other = block_on(rings.bind("10.0.0.1:0")).unwrap();
     assert_ne!(other.local_addr().port(), 0);
     let again = block_on(rings.bind(SERVER)).unwrap();

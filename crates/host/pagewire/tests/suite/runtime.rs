@@ -158,7 +158,7 @@ fn blocking_calls_on_other_threads_wait_for_the_runtime() -> Result {
     Ok(())
 }
 
-/// A peer with a thread of its own, which sends to all that connect when it is told to.
+/// A peer with a thread of its own, which sends to all that connect, on request.
 fn sender(server: Host, connections: usize) -> Result<std::sync::mpsc::Sender<()>> {
     let (says, hears) = std::sync::mpsc::channel();
     let listener = server.listen(SERVER)?;
@@ -177,7 +177,7 @@ fn sender(server: Host, connections: usize) -> Result<std::sync::mpsc::Sender<()
     Ok(says)
 }
 
-/// Blocking reads in so many tasks of a runtime with as many threads, which the host's task needs, too.
+/// Blocking reads in `workers` tasks of a runtime with as many threads, which the host's task needs, too.
 fn blocked_readers(workers: usize) -> Result {
     let _alone = alone();
     let runtime = of_workers(workers)?;

@@ -78,7 +78,7 @@ fn a_host_without_a_driver_waits_for_the_descriptors_of_its_services() {
     writer.join().unwrap();
 }
 
-/// Tells of what it is told.
+/// A service that passes its events on.
 struct Listens(Sender<Event>);
 
 impl Service for Listens {

@@ -66,7 +66,9 @@ fn bulk_from_a_kernel_socket_lands_aligned_in_adjacent_pages() {
         stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
         let (mut got, mut end, mut breaks) = (0, None, 0);
         while got < TOTAL {
-            for chunk in stream.recv_chunks(1 << 20).expect("receive") {
+            let chunks = stream.recv_chunks(1 << 20).expect("receive");
+            assert!(!chunks.is_empty(), "the stream ended after {got} bytes, {what}");
+            for chunk in chunks {
                 let bytes = chunk.as_slice().expect("private memory");
                 assert!(
                     bytes.iter().enumerate().all(|(i, &byte)| byte == pattern(got + i)),
@@ -118,7 +120,9 @@ fn a_kernel_socket_receives_super_frames_of_any_length_whole() {
         let device = stats.device;
         assert!(device.tx_frames * 4096 < TOTAL as u64, "{what}: {stats}");
         assert_eq!(device.tx_dropped_error + device.tx_dropped_full, 0, "{what}: {stats}");
-        assert!(stats.ledger.get(CopyReason::DeviceTx) >= TOTAL as u64, "{what}: {stats}");
+        // One copy of each byte, and of what was sent again.
+        let copied = stats.ledger.get(CopyReason::DeviceTx);
+        assert!((TOTAL as u64..TOTAL as u64 * 11 / 10).contains(&copied), "{what}: {stats}");
         assert_eq!(stats.ledger.ours(), 0, "{what}: {stats}");
     });
 }

@@ -179,7 +179,7 @@ pub(crate) fn chunks_of(stream: &TcpStream) -> impl Iterator<Item = Chunks> {
     })
 }
 
-/// Receives so many bytes and lets them go.
+/// Receives `len` bytes and releases them.
 pub(crate) fn receive(stream: &TcpStream, len: usize) {
     let mut got = 0;
     while got < len {
@@ -293,7 +293,7 @@ pub(crate) fn register_send(rings: &AsyncRings, bytes: &[u8]) -> u16 {
     rings.register_send(memory).expect("registered")
 }
 
-/// Waits until so many completions were posted, taken or not.
+/// Waits until `completions` completions were posted, taken or not.
 pub(crate) fn until_completed(rings: &AsyncRings, completions: u64) {
     let begun = std::time::Instant::now();
     while rings.counters().completions < completions {

@@ -124,7 +124,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Reads exactly `into.len()` bytes, by reference until they are looked at.
+/// Reads exactly `into.len()` bytes, by reference until they are copied to `into`.
 fn read(from: &TcpStream, into: &mut [u8]) {
     let mut at = 0;
     while at < into.len() {

@@ -341,7 +341,7 @@ fn a_debian_guest_is_served_and_sends_without_a_copy() {
     // KiB and more was not copied: it is in the file straight from the guest's memory.
     let (shortest, overhead) = (1024, 42);
     download(&guest, &net, dir.path(), &sum, shortest, overhead);
-    // Told so, it takes every frame by reference, and then no byte of payload is copied.
+    // With `--by-reference-from 1` it takes every frame by reference, and no byte of payload is copied.
     download(&guest, &net, dir.path(), &sum, 1, 0);
 
     // And a measurement.

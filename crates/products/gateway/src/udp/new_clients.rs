@@ -108,6 +108,16 @@ mod tests {
     }
 
     #[test]
+    fn of_two_clients_that_the_guest_calls_the_same_the_later_is_meant() {
+        let mut new_clients = NewClients::default();
+        let alias = "10.0.2.2:4000".parse().unwrap();
+        new_clients.add(client(1, alias), false);
+        new_clients.add(client(2, alias), false);
+        assert_eq!(new_clients.len(), 1);
+        assert_eq!(new_clients.take(alias).map(|client| client.judged.flow), Some(2));
+    }
+
+    #[test]
     fn any_client_makes_room_and_not_always_the_first() {
         let mut new_clients = NewClients::default();
         let extra = 200;

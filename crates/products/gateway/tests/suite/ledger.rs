@@ -1,4 +1,4 @@
-//! One copy of payload each way, by the ledger of the gateway's side.
+//! Payload is copied once each way, by the ledger of the gateway's side.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

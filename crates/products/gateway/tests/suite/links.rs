@@ -186,7 +186,7 @@ impl Raw {
         self.sent += bytes.len();
     }
 
-    /// Sends what nobody takes, until so many bytes were sent.
+    /// Sends frames that nobody takes, until `until` bytes were sent.
     fn fill(&mut self, until: usize) {
         let stranger =
             |len: usize| [&GATEWAY[..], &MAC, &[0x88, 0xb5], &vec![0; len - 14]].concat();

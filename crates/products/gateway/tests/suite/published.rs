@@ -17,7 +17,7 @@ fn known(judge: impl Judge + 'static, connections: usize) -> World {
     world_with(|b| b.judge(judge), |config| config.guest(guest).connections(connections))
 }
 
-/// One that listens on port 80.
+/// A world whose guest listens on port 80.
 fn world_that_listens() -> (World, pagewire::TcpListener) {
     let world = known(allow_all, CONNECTIONS);
     let listener = world.inside.listen("10.0.2.15:80").unwrap();

@@ -86,6 +86,42 @@ fn what_the_far_side_sent_before_its_reset_arrives_first() {
     assert_eq!(inner.read(&mut got).expect_err("reset").kind(), ErrorKind::ConnectionReset);
 }
 
+#[test]
+fn the_guests_end_is_passed_on_and_the_answer_still_comes() {
+    let world = world();
+    let (mut inner, mut outer) = joined(&world.inside);
+    inner.write_all(b"question").unwrap();
+    inner.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(rest(&outer), b"question");
+    outer.write_all(b"answer").unwrap();
+    drop(outer);
+    assert_eq!(rest(&inner), b"answer");
+    assert_eq!(world.journal.wait_for_ends(1), [How::Finished]);
+}
+
+#[test]
+fn a_reset_of_the_guest_is_a_reset_for_the_far_side() {
+    let world = world();
+    let (inner, mut outer) = joined(&world.inside);
+    inner.abort();
+    let error = outer.read(&mut [0; 8]).expect_err("reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert_eq!(world.journal.wait_for_ends(1), [How::GuestReset]);
+}
+
+#[test]
+fn a_guest_that_is_removed_resets_both_sides() {
+    let World { inside, guest, gateway, journal } = world();
+    let (mut inner, mut outer) = joined(&inside);
+    assert_eq!(gateway.guests(), 1);
+    drop(guest);
+    assert_eq!(outer.read(&mut [0]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
+    let error = inner.read(&mut [0]).expect_err("reset");
+    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::NetworkDown), "{error}");
+    assert_eq!(journal.ends(), [How::Removed]);
+    assert_eq!(gateway.guests(), 0);
+}
+
 /// Sends from `data` until nothing is taken for a while; returns how much was.
 fn fill(data: &[u8], mut send: impl FnMut(&[u8]) -> io::Result<usize>) -> usize {
     let (mut sent, mut quiet) = (0, 0);

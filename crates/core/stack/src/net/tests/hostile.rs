@@ -94,6 +94,24 @@ proptest! {
         });
         survive(&mut Host::acquainted(), frames);
     }
+
+    #[test]
+    fn unverified_frames_with_damaged_lengths_never_panic(
+        which in any::<proptest::sample::Index>(),
+        at in any::<proptest::sample::Index>(), value in any::<u8>(), head in 0usize..128,
+    ) {
+        // As from a device that claims to have verified checksums: nothing behind them is safe.
+        let mut host = Host::acquainted();
+        let mut frame = which.get(&seeds()).clone();
+        let at = 14 + at.index(frame.len() - 14);
+        frame[at] = value;
+        if frame[12..14] == [8, 0] {
+            fix_v4(&mut frame);
+        }
+        let mut packet = rx_packet(&frame, head.min(frame.len()));
+        packet.rx_checksum = pagewire_mem::RxChecksum::Valid;
+        let _ = host.receive_packet(packet);
+    }
 }
 
 #[test]

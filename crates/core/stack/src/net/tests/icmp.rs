@@ -223,7 +223,7 @@ fn errors_to_one_host_are_limited_in_rate() {
 
 #[test]
 fn nobody_learns_from_the_errors_that_he_gets_how_many_others_got() {
-    // CVE-2020-25705: packets in a resolver's name to so many of its peer's ports, then one of the
+    // CVE-2020-25705: packets in a resolver's name to `closed` of its peer's ports, then one of the
     // attacker's own. Whether that is answered must not tell how many of those ports were closed.
     for closed in [0, 1, ICMP_ERRORS_BURST - 1, ICMP_ERRORS_BURST, 1000] {
         let mut host = Host::acquainted();

@@ -155,7 +155,7 @@ impl Context {
 
 impl Tcp<'_> {
     /// How many of `wanted` bytes a send would take now; 0 also if it would fail.
-    pub(crate) fn send_room(&self, wanted: usize) -> usize {
+    pub fn send_room(&self, wanted: usize) -> usize {
         self.socket.conn.room_for(wanted)
     }
 

@@ -52,7 +52,7 @@ impl Buffers {
 /// Buffers that somebody refers to, by call.
 pub(crate) type Live = Arc<Mutex<BTreeMap<u64, usize>>>;
 
-/// Two stacks that have met. A pins pages of `budget`, and queues so many notifications.
+/// Two stacks that have met. A pins pages of `budget`, and queues up to `notifications` notifications.
 pub(crate) fn pair(
     linux: bool,
     looped: bool,
@@ -69,7 +69,7 @@ pub(crate) fn pair(
     p
 }
 
-/// Strikes off the calls (by id) that are told of: each is told once, when nobody refers to it.
+/// Strikes off the calls (by id) that are reported: each is reported once, when nobody refers to it.
 pub(crate) fn tell(done: Notification, outstanding: &mut BTreeMap<u32, u64>, live: &Live) {
     assert!(done.lo <= done.hi);
     for id in done.lo..=done.hi {
@@ -79,7 +79,7 @@ pub(crate) fn tell(done: Notification, outstanding: &mut BTreeMap<u32, u64>, liv
     }
 }
 
-/// A buffer that notes its release, and is overwritten by it, so that whoever looks later sees.
+/// A buffer that notes its release, and is overwritten by it, so that a later read shows.
 pub(crate) struct Noted(pub(crate) Vec<u8>, pub(crate) u64, pub(crate) Live);
 
 impl AsRef<[u8]> for Noted {

@@ -55,7 +55,7 @@ fn a_sender_of_datagrams_learns_of_a_narrow_link_from_the_router_and_cuts_them_i
     }
 }
 
-/// The east is narrow, and what is sent is looked at.
+/// A world whose east is narrow, and that records all frames.
 fn watched() -> World {
     let mut world = World::three_with(middle(), able, narrow);
     world.meet();

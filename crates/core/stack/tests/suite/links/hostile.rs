@@ -118,7 +118,7 @@ fn errors_are_limited_and_each_link_has_its_own_limit() {
     let sent = world.stacks[MIDDLE].counters().icmp_errors_sent;
     let most = u64::from(ICMP_ERRORS_BURST);
     assert!((most / 2..2 * most).contains(&sent), "{sent}");
-    // The other link's peers are still told.
+    // The other link's peers still get errors.
     frame = udp("10.0.1.2", "8.8.8.8");
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 3]);
     world.inject(MIDDLE, 1, &frame);

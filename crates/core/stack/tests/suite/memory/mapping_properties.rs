@@ -20,7 +20,7 @@ enum Op {
     },
     Read(usize),
     Map(usize),
-    /// With a buffer for the tail of so many bytes.
+    /// With a buffer of `tail` bytes for the tail.
     MapAvailable {
         max: usize,
         tail: usize,
@@ -29,7 +29,7 @@ enum Op {
     /// Checks memory that was taken by reference once more, and releases it, the oldest first.
     Release(usize),
     Pass(u64),
-    /// Segments with payload are lost, so many.
+    /// Loses this number of segments with payload.
     Lose(usize),
 }
 

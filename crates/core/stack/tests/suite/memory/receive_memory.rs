@@ -65,7 +65,7 @@ fn peers_of_programs_that_never_read_stay_within_the_budget() {
     println!("{most} bytes pinned of {BUDGET}");
     assert!(most <= BUDGET, "{most} bytes pinned of {BUDGET}");
     assert!(most > BUDGET / 2, "{most}: the test fills it");
-    // Data that was invited before there were so many connections, and was refused, comes again, ever more rarely.
+    // Data that was invited when connections were few, and was refused, comes again, ever more rarely.
     let dropped = p.b.counters().tcp_drops(TcpDropReason::HostMemory);
     p.run(Duration::from_secs(60));
     let again = p.b.counters().tcp_drops(TcpDropReason::HostMemory) - dropped;

@@ -6,7 +6,7 @@ use pagewire_mem::Instant;
 use pagewire_stack::{Answer, Readiness, SocketId};
 
 use crate::common::gateway::{answer, asking, events, only_request, syn};
-use crate::common::{A, B, Pair, Side, Verbs};
+use crate::common::{A, B, Pair, Side, Verbs, addr};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -41,6 +41,23 @@ fn each_request_is_an_event_once_the_one_before_was_taken() {
     assert_eq!(events(&mut p, listener).len(), 1);
     send_syn(&mut p, 2002);
     assert_eq!(gained(&mut p, B, listener, Readiness::READABLE), 1);
+}
+
+#[test]
+fn each_arrival_is_an_event_once_all_before_was_read() {
+    let mut p = Pair::new();
+    let (near, far, _) = p.connect("10.0.0.2:80");
+    let (client, server) = p.datagram_sockets("0.0.0.0");
+    p.events.clear();
+    let mut buf = [0; 100];
+    for _ in 0..3 {
+        p.a.send(p.now, near, b"hello").unwrap();
+        assert_eq!(gained(&mut p, B, far, Readiness::READABLE), 1);
+        p.b.recv(p.now, far, &mut buf).unwrap();
+        p.a.send_to(p.now, client, b"hello", Some(addr("10.0.0.2:53"))).unwrap();
+        assert_eq!(gained(&mut p, B, server, Readiness::READABLE), 1);
+        p.b.recv_from(server, &mut buf[..]).unwrap();
+    }
 }
 
 #[test]

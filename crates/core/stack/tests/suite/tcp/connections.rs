@@ -286,7 +286,7 @@ fn a_reader_is_told_once_for_a_batch() {
     }
     p.run(Duration::from_millis(100));
     assert_eq!(p.reported(B, server, Readiness::READABLE), 1);
-    // Read to the end, more comes: told again. Even if both happen between two looks.
+    // After a read to the end, new data is reported again, even if both happen between two polls.
     let mut buf = vec![0; 200_000];
     assert_eq!(p.b.recv(p.now, server, &mut buf[..]), Ok(90_000));
     assert_eq!(p.b.recv(p.now, server, &mut buf[..]), Err(Error::WouldBlock));

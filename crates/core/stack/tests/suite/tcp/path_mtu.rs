@@ -250,7 +250,7 @@ fn datagrams(how: MtuDiscover) -> impl Iterator<Item = Datagrams> {
 }
 
 impl Datagrams {
-    /// Sends so many bytes; how many B got, if it did.
+    /// Sends `len` bytes; returns the number that B got, if any.
     fn send(&mut self, len: usize) -> Result<Option<usize>, Error> {
         let p = &mut self.p;
         p.a.send_to(p.now, self.ends.0, &pattern(len), None)?;
@@ -316,7 +316,7 @@ fn datagram_that_we_may_cut_is_cut_to_the_path_once_that_is_known() {
         for mut d in datagrams(how) {
             assert_eq!(d.send(1400), Ok(None), "{how:?}");
             d.report();
-            // Who does not discover is not told.
+            // A socket without path MTU discovery gets no report.
             let told = how == MtuDiscover::Want;
             let entry = d.too_long(ErrorOrigin::Icmp, d.mtu).filter(|_| told);
             assert_eq!(d.queued(), entry, "{how:?}");

@@ -155,7 +155,7 @@ fn a_datagram_to_a_group_may_be_longer_than_a_packet() {
         let data = pattern(9000);
         p.send_and_deliver(from, &data, Some(at(group, 7000)));
         assert!(all(&mut p, true, to) == [data]);
-        // Nobody is told that the rest did not come: RFC 1122 section 3.2.2.
+        // No error reports that the rest did not come: RFC 1122 section 3.2.2.
         let mut count = 0;
         p.carry = Some(Box::new(move |_, _| {
             count += 1;

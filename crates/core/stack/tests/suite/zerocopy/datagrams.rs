@@ -171,7 +171,7 @@ fn calls_to_which_more_is_to_come_make_one_datagram_and_each_has_its_id() {
         assert!(into[..1006] == [pattern(400), b"copied".to_vec(), pattern(600)].concat());
         p.flush();
         assert_eq!(p.a.poll_error_queue(client), done(0, 1));
-        // Too long: all of it is dropped, and what had an id is told.
+        // Too long: all of it is dropped, and each part with an id is reported.
         assert_eq!(put(&mut p, 60_000, true), Ok((60_000, Some(2))));
         assert_eq!(put(&mut p, 6000, true), Err(Error::MessageTooLong));
         p.flush();

@@ -45,7 +45,7 @@ impl Site {
         fs::write(served.join("one"), "1").unwrap();
         fs::write(served.join("page.html"), "<p>hello").unwrap();
         fs::write(served.join("big.bin"), pattern(3_000_001)).unwrap();
-        fs::write(served.join("a b&<c>.txt"), "odd").unwrap();
+        fs::write(served.join("a b&<c>\"'.txt"), "odd").unwrap();
         fs::create_dir(served.join("sub")).unwrap();
         fs::write(served.join("sub/x:y"), "colon").unwrap();
         fs::create_dir(served.join("indexed")).unwrap();
@@ -289,7 +289,8 @@ fn a_directory_shows_its_index() {
     assert_eq!((answer.status, answer.field("Location")), (301, Some("/sub/")));
     assert_eq!(site.get("/indexed/", "").body, b"the index");
     let root = String::from_utf8(site.get("/", "").body).unwrap();
-    assert!(root.contains("<a href=\"./a%20b%26%3Cc%3E.txt\">a b&amp;&lt;c&gt;.txt</a>"), "{root}");
+    let odd = "<a href=\"./a%20b%26%3Cc%3E%22%27.txt\">a b&amp;&lt;c&gt;&quot;'.txt</a>";
+    assert!(root.contains(odd), "{root}");
     assert!(root.contains("<a href=\"./sub/\">sub/</a>"));
     assert!(!root.contains("../"));
     let sub = String::from_utf8(site.get("/sub/", "").body).unwrap();

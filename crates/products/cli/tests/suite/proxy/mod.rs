@@ -123,7 +123,7 @@ fn with_root_each_refused_upstream_is_one_line_and_its_client_is_reset() {
     lab.netns.inside(|| {
         let proxy = start(&["--to", BACK[0]]);
         for _ in 0..3 {
-            // The reset may be there before we look.
+            // The reset may arrive before the read.
             let to = FRONT[0].parse().expect("an address");
             let stream = TcpStream::connect_timeout(&to, PATIENCE);
             let error = stream.and_then(|mut s| s.read(&mut [0; 1])).expect_err("a reset");
