@@ -38,7 +38,7 @@ use tower_service::Service;
 
 pub use body::ByReference;
 
-/// Connects to the host and port of a URI: an IP address, a [name](Self::name) that the connector was told,
+/// Connects to the host and port of a URI: an IP address, a [name](Self::name) that the connector has,
 /// or any name that the resolver of the stack finds.
 #[derive(Clone, Debug)]
 pub struct Connector<R> {

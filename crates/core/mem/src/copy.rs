@@ -1,10 +1,9 @@
-//! The only function of the workspace that copies payload, and the ledger it counts into. It is
-//! `copy_payload`, which everything public here and in [`Frag`](crate::Frag) calls;
-//! `crates/products/cli/tests/suite/tidy.rs` knows each other place that moves bytes, and why they are no payload.
+//! `copy_payload`, the only function of the workspace that copies payload, and the ledger that counts copies.
 //!
-//! Memory that others may change is copied in `asm!`, about which the compiler can assume nothing: a plain
-//! read would be a data race of the language. `rep movsb` takes some thirty cycles to begin, so loops copy
-//! short pieces.
+//! `crates/products/cli/tests/suite/tidy.rs` counts the lines that move bytes, here and elsewhere: a new one
+//! fails there. A [`CopyReason`]'s name is the label of a metric. Memory that others may change is copied in
+//! `asm!`, because a plain read would be a data race. Short copies use loops: `rep movsb` takes some thirty
+//! cycles to begin.
 
 use core::ptr::NonNull;
 

@@ -1,5 +1,7 @@
-//! Received memory that applications keep: counted for each connection, so that its window closes
-//! before a pool is empty, and for the stack, so that its budget knows of all of it.
+//! Counts of received memory that applications keep. [`Holdings`] counts for a connection, whose window
+//! closes before a pool is empty. [`Returns`] counts for a stack, whose budget includes it. A [`Held`] is a
+//! part of both counts, and goes with the memory, to any thread. `Holdings` uses `SeqCst`, because a release
+//! and [`Holdings::await_return`] must not miss each other.
 //!
 //! ```text
 //!   recv_chunks, map ---> Held (goes with the memory, to any thread)
@@ -22,7 +24,7 @@ pub struct Returns {
 }
 
 impl Returns {
-    /// Nothing kept.
+    /// Counts of a stack whose applications keep nothing yet.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }

@@ -43,7 +43,7 @@ pub enum TxChecksum {
     /// The field holds the pseudo-header's sum; add the bytes from `start` (from the start of the
     /// frame) to the end, and store the complement at `start + offset`.
     Partial {
-        /// Where the sum begins.
+        /// Offset of the first summed byte in the frame.
         start: u16,
         /// The checksum field's offset from there.
         offset: u16,

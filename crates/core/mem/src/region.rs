@@ -518,7 +518,7 @@ fn map_memfd_with(
     Ok((map(fd.as_fd(), len, prot, MapFlags::SHARED, 0)?, fd))
 }
 
-/// Maps `len` bytes of a file; returns the address, and how many bytes that took.
+/// Maps `len` bytes of a file; returns the address, and the bytes that are mapped, in whole pages.
 fn map(
     fd: BorrowedFd<'_>,
     len: usize,

@@ -1,4 +1,7 @@
-//! Counters of an engine, which a driver shows: bytes by reference and by copy, waits, refusals.
+//! Counts of an engine, which a driver shows: bytes by reference and by copy, waits, refusals.
+//!
+//! [`Counters::work`] tells the engine whether a turn made progress: a new kind of work must increase it, and
+//! a new kind of wait must not.
 
 use pagewire_mem::Refused;
 

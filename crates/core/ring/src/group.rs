@@ -18,7 +18,7 @@ pub(crate) struct Group {
     fill: Consumer<Fill>,
     /// With fewer buffers than this, the application gets a notice.
     threshold: usize,
-    /// A notice follows after so many fill entries; 0: never.
+    /// Fill entries after which the application gets a notice; 0: never.
     notify_every: u32,
     /// Fill entries taken since the last notice.
     taken: u32,

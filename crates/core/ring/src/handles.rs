@@ -1,5 +1,8 @@
-//! A table whose handles are never reused. The engine keeps sockets, sends and pieces of lent memory in
-//! such tables, because the application names them by numbers that may be stale or invented.
+//! [`Handles`]: a table of values whose handles turn invalid when their value is removed.
+//!
+//! The engine keeps sockets, sends and pieces of lent memory in such tables: the application names them by
+//! numbers that may be stale or invented. A handle is a generation (the high 32 bits) and a slot. A short
+//! handle has 12 bits of generation, so it is valid again after 4,096 uses of its slot.
 
 /// Values by handle. A handle is a slot and the slot's generation, so that an old handle is refused.
 pub(crate) struct Handles<T> {

@@ -51,8 +51,8 @@
 //!
 //! # Where Linux's two designs differ
 //!
-//! Of io_uring's zctap (2022) this takes the vector of entries in a buffer of the application's, the
-//! ring of copy buffers, and the notices when the fill ring is drained. Of zcrx (2025) it takes the
+//! From io_uring's zctap (2022) this crate takes the vector of entries in a buffer of the application, the
+//! ring of copy buffers, and the notices when the fill ring is drained. From zcrx (2025) it takes the
 //! references counted on the stack's side, multishot receives with a limit, results in bytes, and
 //! rings that survive any value an application writes there. A receive that finds no room in a ring
 //! waits for it instead of ending.

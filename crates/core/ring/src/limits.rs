@@ -42,7 +42,7 @@ pub const CACHE_BUFFERS: usize = 1024;
 /// Pieces of lent memory that an application may hold: as many as ids can name.
 pub const MAX_LENT: usize = 1 << pagewire_mem::limits::LEASE_PAGE_BITS;
 
-/// The flows of a region may have one part in so many of it in flight.
+/// The part of a region that its flows may have in flight, as a divisor.
 pub const WINDOW_SHARE: usize = 4;
 
 /// Bytes that each flow may have in flight, however many flows there are: a tap's super-frame.

@@ -80,10 +80,10 @@ pub const NEIGHBOR_RETRANSMIT: Duration = Duration::from_secs(1);
 /// Requests before a neighbour is given up (RFC 4861: MAX_MULTICAST_SOLICIT, MAX_UNICAST_SOLICIT).
 pub const NEIGHBOR_REQUESTS: u8 = 3;
 
-/// How long an answer proves reachability (RFC 4861 REACHABLE_TIME).
+/// Time for which an answer proves reachability (RFC 4861 REACHABLE_TIME).
 pub const NEIGHBOR_REACHABLE: Duration = Duration::from_secs(30);
 
-/// How long a stale neighbour waits for proof before a probe (RFC 4861 DELAY_FIRST_PROBE_TIME).
+/// Time for which a stale neighbour waits for proof before a probe (RFC 4861 DELAY_FIRST_PROBE_TIME).
 pub const NEIGHBOR_DELAY: Duration = Duration::from_secs(5);
 
 /// Lifetime of an unused entry (RFC 1122 section 2.3.2.1: of the order of a minute; longer here,
@@ -241,7 +241,7 @@ pub const REQUEST_LEAST_GAP: Duration = Duration::from_secs(1);
 /// default of six retries.
 pub const REQUEST_LONGEST_GAP: Duration = Duration::from_secs(64);
 
-/// Shortest time between two searches for requests that have lapsed: each looks at all of them, some
+/// Shortest time between two searches for requests that have lapsed: each visits all of them, some
 /// microseconds, and none has to lapse sooner.
 pub const REQUEST_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -301,7 +301,7 @@ pub const UDP_OVERHEAD: usize = 128;
 /// Payload bytes below which a datagram is copied out of a page that it would pin, as for TCP.
 pub const UDP_SMALL: usize = 512;
 
-/// The part of a socket's buffer, one in so many, for small datagrams in a port's pages by
+/// The part of a socket's buffer, as a divisor, for small datagrams in a port's pages by
 /// reference: at a page each, a burst of 64 in the default buffer.
 pub const UDP_CARVED_SHARE: usize = 4;
 

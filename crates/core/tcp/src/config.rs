@@ -188,7 +188,7 @@ pub struct Config {
     /// handshake ([`defer_accept_timeouts`](crate::defer_accept_timeouts)); 0: it always does. An
     /// active connection with it delays the acknowledgement of the SYN,ACK to send it with data.
     pub defer_accept: u8,
-    /// Retransmissions of data before the connection times out, as the time of so many doublings of
+    /// Retransmissions of data before the connection times out, as the time of this number of doublings of
     /// `rto_min` (RFC 9293 section 3.8.3, R2: at least 100 s).
     pub data_retries: u8,
     /// [`data_retries`](Self::data_retries) after the application has closed.

@@ -29,7 +29,7 @@ pub const REFUSE_FACTOR: usize = 16;
 /// tenth lost has about 430; each range costs about 220 bytes of bookkeeping.
 pub const MAX_OUT_OF_ORDER_RANGES: usize = 1024;
 
-/// One connection may pin this part of a host's free receive memory, as a divisor. With 4, a single
+/// The part of a host's free receive memory that one connection may pin, as a divisor. With 4, a single
 /// connection may have a fifth of all memory, and each of N has one in N + 4.
 pub const RECEIVE_SHARE: usize = 4;
 

@@ -72,7 +72,7 @@ impl Default for ReceiveBudget {
 }
 
 impl ReceiveBudget {
-    /// A budget of so many bytes.
+    /// A budget of `limit` bytes.
     pub const fn new(limit: usize) -> Self {
         Self { limit, most: limit, queued: 0, datagrams: 0, kept: None }
     }
@@ -83,7 +83,7 @@ impl ReceiveBudget {
         Self { kept: Some(Arc::clone(kept)), ..self }
     }
 
-    /// The device that receives has so many bytes of memory left for data that stays unread.
+    /// Sets the limit to the use plus `room`, the bytes that the receiving device has left for unread data.
     pub fn set_room(&mut self, room: usize) {
         let there = self.used().saturating_add(room);
         self.limit = if there < self.most { there } else { self.most };

@@ -24,7 +24,7 @@ pub(crate) fn receive(end: &mut impl Device, now: Instant) -> Vec<PacketBuf> {
     frames.into()
 }
 
-/// Has an end receive at most so many frames, and say how many they are.
+/// Lets an end receive at most `max` frames, and checks the number that it returns.
 pub(crate) fn receive_some(end: &mut impl Device, now: Instant, max: usize) -> Vec<PacketBuf> {
     let mut frames = VecDeque::new();
     let n = end.receive(now, &mut frames, max, &mut CopyLedger::new()).expect("receive");

@@ -116,7 +116,7 @@ pub const SOCKET_SEND_BUFFER: usize = 7 << 20;
 /// How long a link that listens waits for descriptors to take a peer with, when there were none.
 pub const ACCEPT_RETRY: core::time::Duration = core::time::Duration::from_millis(500);
 
-/// How long a link over a socket waits until it looks again for free pages, or for room in a socket
+/// Time after which a link over a socket checks again for free pages, or for room in a socket
 /// whose room is not announced.
 pub const SOCKET_RETRY: core::time::Duration = core::time::Duration::from_micros(250);
 

@@ -29,7 +29,7 @@ pub struct Queues<D> {
 }
 
 impl<D: Device> Queues<D> {
-    /// `device` with so many queues, at most 64.
+    /// `device` with `queues` queues, at most 64.
     pub fn new(device: D, queues: usize) -> Self {
         let steering = Steering::new(queues);
         let capabilities =

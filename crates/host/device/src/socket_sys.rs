@@ -23,7 +23,7 @@ impl<'a> Pieces<'a> {
         Self { list: Vec::with_capacity(MAX_SEND_VECTORS), bytes: 0, _lent: PhantomData }
     }
 
-    /// Whether so many more pieces fit one call.
+    /// Whether `pieces` more pieces fit one call.
     pub(crate) fn has_room(&self, pieces: usize) -> bool {
         self.list.len() + pieces <= MAX_SEND_VECTORS
     }
@@ -127,7 +127,7 @@ pub(crate) fn receive_from(
     Ok(ReceivedDatagram { len, cut: message.msg_flags & libc::MSG_TRUNC != 0, from })
 }
 
-/// The writer's spare runs, cut to so many bytes: the vectors, how many are used, and their bytes.
+/// The writer's spare runs, cut to `most` bytes: the vectors, the number in use, and their bytes.
 fn spare(writer: &PageWriter, most: usize) -> ([libc::iovec; MAX_RECEIVE_RUNS], usize, usize) {
     let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let (mut list, mut used, mut room) = ([none; MAX_RECEIVE_RUNS], 0, 0);

@@ -5,7 +5,7 @@
 //! cargo run --package pagewire --features fault --example bad_network
 //! ```
 //!
-//! It prints, for each seed, how often TCP had to send again; the data arrived intact each time.
+//! The program prints, for each seed, how often TCP had to send again; the data arrived intact each time.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

@@ -40,7 +40,7 @@ pub(crate) async fn main() -> Result {
     let listener = TcpListener::bind_on(&server, "10.0.0.1:443").await?;
     let serving = tokio::spawn(serve(listener, TlsAcceptor::from(Arc::new(server_config))));
 
-    // Nothing asks a resolver: the connector is told the names. TLS checks the same name.
+    // Nothing asks a resolver: the connector has the names. TLS checks the same name.
     let plain = Connector::on(&host).name(NAME, "10.0.0.1".parse()?).enforce_http(false);
     let connector = HttpsConnectorBuilder::new()
         .with_tls_config(client_config)

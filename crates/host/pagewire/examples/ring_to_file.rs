@@ -81,7 +81,7 @@ pub(crate) fn demonstrate() -> Result<()> {
     Ok(())
 }
 
-/// Receives so many files.
+/// Receives `files` files.
 pub(crate) fn serve(host: &Host, queue: usize, dir: &Path, files: usize) -> Result<()> {
     let copy = QueueConfig::new(Region::memfd("copy", REGION)?);
     let rings = host.rings(EngineConfig::new(copy))?.into_async();

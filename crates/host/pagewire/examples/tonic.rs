@@ -74,7 +74,7 @@ impl Service<http::Request<Body>> for Squares {
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let mut grpc = tonic::server::Grpc::new(ProstCodec::<u64, u64>::default());
-        // It has one call only: others would be told apart by `request.uri().path()`.
+        // The service has one call only: `request.uri().path()` would distinguish several.
         Box::pin(async move { Ok(grpc.unary(Squares, request).await) })
     }
 }

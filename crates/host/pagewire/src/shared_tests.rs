@@ -49,7 +49,7 @@ impl Shared {
     }
 }
 
-/// Looks that the holder of the lock leaves to a thread that comes for it: more than that needs to
+/// Yields of the lock's holder, for a thread that comes for the lock: more than that one needs to
 /// read a clock.
 const YIELDS: usize = 10_000;
 
@@ -136,12 +136,12 @@ fn falls_asleep(shared: &Shared, until: Instant) {
     (inner.poller, inner.armed_until) = (Poller::Armed, until);
 }
 
-/// Whether the driver was woken since the last look.
+/// Whether the driver was woken since the last check.
 fn was_woken(shared: &Shared) -> bool {
     rustix::io::read(&shared.wake, &mut [0u8; 8]).is_ok()
 }
 
-/// The other end of the link, which takes its turns when it is told to.
+/// The other end of the link, which takes its turns on request.
 fn peer(device: impl Device + 'static) -> Host {
     let host = Host::builder().device(device).address("10.0.0.2/24").manual().start();
     host.expect("the peer")

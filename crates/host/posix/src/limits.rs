@@ -1,4 +1,7 @@
-//! Every limit of this crate, with its unit and its reason.
+//! Limits of this crate, each with its unit and its reason.
+//!
+//! Programs meet most of them as errors of calls. A limit with a Linux name keeps Linux's value. The others
+//! (`MAX_DESCRIPTORS`, `MAX_DROPPED`, `MAX_OPTION`) bound memory, and may change.
 
 /// Descriptors of one table. As a large server's `RLIMIT_NOFILE`.
 pub const MAX_DESCRIPTORS: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! [`Numbers`]: the free descriptor numbers, as runs: the lowest is found without looking at those that are taken.
+//! [`Numbers`]: the free descriptor numbers, as runs, so the lowest is found without a search.
 
 use std::collections::BTreeMap;
 

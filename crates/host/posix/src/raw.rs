@@ -3,7 +3,7 @@
 //!
 //! The methods of [`Raw`] take what the functions of that name in `libc` take, and return `Ok` with what
 //! those return, or the error number. A null pointer to memory that a call needs is `EFAULT`; other bad
-//! pointers cannot be told from good ones here.
+//! pointers cannot be distinguished from good ones here.
 
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
@@ -38,7 +38,7 @@ pub struct Raw<'d, B: Backend>(pub &'d Descriptors<B>);
 /// Bytes of the longest address that a caller may pass (`sockaddr_storage`).
 const MAX_ADDRESS: usize = 128;
 
-/// A piece of memory. As Linux, no call looks at more than [`MAX_RW_BYTES`] of it.
+/// A piece of memory, of which a call uses at most [`MAX_RW_BYTES`], as on Linux.
 fn single(start: *const c_void, len: usize) -> RawRange {
     RawRange { start: start.cast(), len: len.min(MAX_RW_BYTES) }
 }
@@ -75,7 +75,7 @@ unsafe fn slice_mut<'a, T>(start: *mut T, count: usize) -> Result<&'a mut [T]> {
 /// Every range is readable for `'a`.
 pub(crate) unsafe fn borrow<'a>(ranges: &[RawRange]) -> Vec<IoSlice<'a>> {
     let slice = |range: &RawRange| {
-        // SAFETY: readable, says the caller; a range of no bytes is not looked at.
+        // SAFETY: the caller promises readable memory; a range of no bytes is not read.
         let bytes = unsafe { bytes(range.start, range.len) };
         IoSlice::new(bytes.unwrap_or_default())
     };
@@ -256,7 +256,7 @@ calls! {
         if is_fault(&range) && flags & libc::MSG_TRUNC == 0 {
             return Err(self.0.before_fault(fd, false));
         }
-        // With MSG_TRUNC, a stream's bytes are dropped and the memory is not looked at.
+        // With MSG_TRUNC, a stream's bytes are dropped and the memory is not touched.
         let mut dropped;
         let mut iov = if is_fault(&range) {
             // Zeroed by the allocator: pages that are not touched take no memory.

@@ -427,7 +427,7 @@ macro_rules! of_every_udp_socket {
             /// such a send fails with `PermissionDenied`.
             #[doc(alias = "SO_BROADCAST")]
             broadcast, set_broadcast: Broadcast(bool);
-            /// How long the datagrams are that a longer send becomes: at most 128 of so many bytes each,
+            /// Length in bytes of the datagrams that a longer send becomes: at most 128 of this length each,
             /// the last may be shorter (`UDP_SEGMENT`). 0, the default: one call, one datagram.
             #[doc(alias = "UDP_SEGMENT")]
             segment_size, set_segment_size: Segment(u16);

@@ -14,7 +14,7 @@ use bytes::Bytes;
 /// Shorter slices are copied: that costs less than a reference.
 pub(crate) const LEAST: usize = 2048;
 
-/// Noted ranges that begin before a slice and are looked at: ranges may lie in one another.
+/// Noted ranges before a slice that a search visits at most: ranges may lie in one another.
 const NESTED: usize = 8;
 
 /// The memory of a noted range, and how many live owners note it.
@@ -65,7 +65,7 @@ pub fn by_reference(memory: Bytes) -> Bytes {
     Bytes::from_owner(owner)
 }
 
-/// Whether it pays to look.
+/// Whether any memory is noted, so that a search may find some.
 pub(crate) fn anything_noted() -> bool {
     COUNT.load(Ordering::Relaxed) > 0
 }

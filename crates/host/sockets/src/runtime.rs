@@ -86,7 +86,7 @@ pub trait Runtime: Clone + std::fmt::Debug + Send + Sync + Unpin + 'static {
     }
 
     /// Waits for some time of the stack's clock, by a timer of the [`Waiters`], or until the stack is down: for
-    /// a runtime that looks at these timers.
+    /// a runtime that serves these timers.
     fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send {
         let until = self.enter(|_, clock, _| clock.now() + time);
         Sleep::new(self.clone(), until.unwrap_or(Instant::ZERO))

@@ -72,7 +72,7 @@ pub struct Waiter {
     pub id: WaiterId,
     /// The call that waits.
     pub call: Call,
-    /// When the wait began; `None`, if nobody looked at the clock.
+    /// When the wait began; `None` if nobody read the clock.
     pub since: Option<Instant>,
     /// Called once, outside of the runtime's lock.
     pub waker: Waker,
@@ -214,7 +214,7 @@ impl Waiters {
     }
 
     /// Takes all wakers, those of sockets in the order of [`sorted`](Self::sorted): the sockets are gone, and
-    /// nobody looks at the clock any more.
+    /// nobody reads the clock any more.
     pub fn clear(&mut self, wakes: &mut Vec<Waker>) {
         let mut all: Vec<_> =
             self.sockets.drain().flat_map(|(_, some)| some).map(|entry| entry.waiter).collect();

@@ -128,7 +128,7 @@ fn time_moves_by_what_is_slept_and_a_little_with_every_look() {
     host.sleep(Duration::from_millis(1500));
     let after = host.now();
     assert!((1_500_000..1_500_010).contains(&(after - before)));
-    // A loop that looks until some moment comes to an end.
+    // A loop that reads the clock until some moment comes to an end.
     while host.now() < after + 20 {}
 }
 

@@ -66,7 +66,7 @@ pub struct BenchOptions {
     #[arg(long, global = true, hide = true, value_name = "FILE")]
     pub(crate) rows: Option<PathBuf>,
 
-    /// Which of several measurements this is
+    /// Name of this measurement among several
     #[arg(long, global = true, hide = true, value_name = "TEXT")]
     pub(crate) part: Option<String>,
 

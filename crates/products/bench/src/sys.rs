@@ -148,7 +148,7 @@ impl KernelWindow {
         }
         let mapped = (ask.length as usize).min(self.len);
         if mapped > 0 {
-            // SAFETY: the kernel just mapped so many bytes here, received ones that it never
+            // SAFETY: the kernel just mapped `mapped` bytes here, received ones that it never
             // writes again; the slice ends before they are taken out.
             see(unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), mapped) });
             // SAFETY: only our own range, of which no reference exists any more.

@@ -34,7 +34,7 @@ pub(crate) struct Cli {
     pub(crate) verbose: u8,
 
     #[cfg(feature = "full")]
-    /// What to say on standard error: a level, and levels of parts of the program, as in info or
+    /// Messages on standard error: a level, and levels of parts of the program, as in info or
     /// warn,pagewire_control=debug; PAGEWIRE_LOG has the same meaning [default: warn]
     #[arg(long, global = true, value_name = "FILTER")]
     pub(crate) log_level: Option<String>,
@@ -94,7 +94,7 @@ pub(crate) enum Command {
     #[cfg(feature = "full")]
     /// Forward TCP connections to another address.
     ///
-    /// What one side sends is sent on to the other by reference. Half-closed connections stay half
+    /// The data of one side is sent on to the other by reference. Half-closed connections stay half
     /// open, a reset on one side resets the other, and no side can send more than the other takes.
     /// Urgent data stays in its place in the stream; its mark is not passed on. A client whose
     /// server cannot be reached is reset, and one line on standard error says why. The server sees
@@ -122,7 +122,7 @@ pub(crate) enum Command {
     #[cfg(feature = "full")]
     /// Be the network of a guest: a virtual machine, a container.
     ///
-    /// What the guest sends leaves by this process's sockets: neither it nor this needs root. The guest
+    /// The guest's packets leave by this process's sockets, so neither of the two needs root. The guest
     /// sees the network as this machine does: closed ports are refused, networks without a route
     /// unreachable, silent hosts silent. It has an address by DHCP, or has it already (--netns). Says
     /// `ready` on standard error when guests are served. An interrupt ends it; so does the loss of the

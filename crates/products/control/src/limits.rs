@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Clients of the control socket that are connected at once, and as many of metrics: who may only read
 /// metrics must not take slots of clients that may do more. One more of the control socket is closed at once;
 /// one more of metrics replaces the client that came first, because anybody may connect there
-/// and say nothing. A person looks with one or two programs, a Prometheus server asks by one connection.
+/// and say nothing. A person runs one or two programs, a Prometheus server uses one connection.
 pub const CLIENTS: usize = 32;
 
 /// Bytes of a request, its line end included. The longest that means anything has fewer than 100.
@@ -23,7 +23,7 @@ pub const PLACES_AT_ONCE: usize = 128;
 /// Bytes of an answer that a client takes: several times [`SOCKETS_PER_ANSWER`].
 pub const ANSWER_BYTES: usize = 8 << 20;
 
-/// A client that takes nothing of its answer for so long is closed. While it has an answer to take, its
+/// Time after which a client is closed that takes nothing of its answer. While it has one to take, its
 /// next request is not read, so it makes us hold one answer at most.
 pub const STALL: Duration = Duration::from_secs(5);
 

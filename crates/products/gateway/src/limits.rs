@@ -1,4 +1,7 @@
-//! Every limit of this crate, with its unit and its reason.
+//! Limits of the gateway by subject, each with its unit and its reason.
+//!
+//! A limit of one guest protects the other guests. A limit of all guests protects this machine's ports,
+//! descriptors and memory. A time whose RFC says "not less than" must not shrink.
 
 use std::time::Duration;
 

@@ -245,7 +245,7 @@ impl fmt::Display for Publish {
 }
 
 /// Whether a guest can answer to the client's own address. It cannot answer to an address that means another
-/// host in each place, nor to one of its own networks, which it looks for on its link.
+/// host in each place, nor to one of its own networks, which it resolves on its link.
 pub(crate) fn can_be_kept(client: IpAddr, guest: IpAddr, inside: &[Cidr]) -> bool {
     let local = match client {
         IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local() || v4.is_unspecified(),

@@ -77,7 +77,7 @@ fn a_client_keeps_its_address_where_the_guest_can_answer_to_it() {
         ("::", "fd00:2::15", false),
         ("fe80::1", "fd00:2::15", false),
         ("febf::1", "fd00:2::15", false),
-        // The guest looks for these on its link: others of its network, itself, the gateway.
+        // The guest resolves these on its link: others of its network, itself, the gateway.
         ("10.0.2.77", "10.0.2.15", false),
         ("10.0.2.15", "10.0.2.15", false),
         ("10.0.2.2", "10.0.2.15", false),

@@ -122,7 +122,7 @@ pub struct Ask {
     pub from: SocketAddr,
     /// The destination, as the source named it.
     pub to: SocketAddr,
-    /// Names for which the guest was told the destination's address, the latest first.
+    /// Names that were resolved to the destination's address for the guest, the latest first.
     pub names: Arc<[Name]>,
     /// The destination is an address of the gateway's own machine. Known only where a judge has
     /// asked for it ([`Judge::asks_for_ours`]).

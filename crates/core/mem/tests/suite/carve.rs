@@ -38,7 +38,7 @@ fn loan() -> Loan {
     Loan::new(Arc::new(Account::default()), 1)
 }
 
-/// Fills the whole room with `seed`, so that what was there before shows if it is ever looked at.
+/// Fills the whole room with `seed`, so that stale bytes show if they are ever read.
 fn carve(carver: &mut Carver, pool: &mut PagePool, len: usize, seed: u8) -> Option<Frag> {
     let mut room = carver.room(pool, len)?;
     let bytes = room.bytes_mut();

@@ -47,7 +47,7 @@ impl Cells {
     }
 
     /// Fills a page as soon as one can be had. To wait is also what makes loom try the schedules
-    /// in which the readers come first: it only looks for races with the latest access.
+    /// in which the readers come first: it detects only races with the latest access.
     fn fill_soon(&self, writer: &mut PageWriter, pool: &mut PagePool) -> Frag {
         loop {
             match self.fill(writer, pool) {

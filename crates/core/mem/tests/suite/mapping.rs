@@ -301,6 +301,6 @@ given! {
 fn shown(reserved: &Reserved) -> Vec<u8> {
     let pages = reserved.mapped() / PAGE_SIZE;
     let at = core::ptr::with_exposed_provenance::<u8>(reserved.addr());
-    // SAFETY: so many pages are mapped from the first on; nobody writes them.
+    // SAFETY: `pages` pages are mapped from the first on; nobody writes them.
     (0..pages).map(|i| unsafe { at.wrapping_add(i * PAGE_SIZE).read_volatile() }).collect()
 }

@@ -35,7 +35,7 @@ impl Datagrams {
         self.dropped = dropped;
     }
 
-    /// Reports the pending datagram, of which so many bytes were delivered. `false`: there is none.
+    /// Reports the pending datagram: `completion` has the bytes that were delivered. `false`: there is none.
     pub(super) fn report(
         &mut self,
         stack: &mut Stack,

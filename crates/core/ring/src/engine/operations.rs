@@ -317,7 +317,7 @@ impl Engine {
         }
     }
 
-    /// Ends the queueing of a send: it is reported when its memory is released.
+    /// Ends the queueing of a send, which is reported when its memory is released.
     fn end_send(&mut self, owner: u64, error: Option<Error>) {
         if let Some(send) = self.sends.get_mut(owner) {
             send.error = error;

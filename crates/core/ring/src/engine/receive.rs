@@ -1,4 +1,8 @@
 //! Variant of step R7, through rings: received bytes are delivered in place, or copied.
+//!
+//! A completion is posted after its entries are written, and entries are written only where there is room.
+//! A socket without room is parked (`park.rs`); sockets that have waited for the same room come first. A
+//! datagram is delivered whole. The end of a stream is reported alone, after all data.
 
 use std::collections::VecDeque;
 
@@ -261,7 +265,7 @@ impl Delivery<'_> {
         for frag in pending {
             let n = frag.len().min(wanted - bytes);
             bytes += n;
-            // The pages that so many bytes can touch.
+            // The pages that `n` bytes can touch.
             entries += if n > 0 { n / PAGE_SIZE + 2 } else { 0 };
             copies += if self.owner(frag, group).is_some() { 0 } else { n };
         }

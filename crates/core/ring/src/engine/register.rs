@@ -56,7 +56,7 @@ pub struct QueueConfig {
     pub fill_entries: u32,
     /// With fewer buffers than this, at most half, the application gets a notice and windows close.
     pub threshold: usize,
-    /// A notice follows after so many fill entries; 0: never.
+    /// Fill entries after which the application gets a notice; 0: never.
     pub notify_every: u32,
 }
 

@@ -21,7 +21,7 @@ fn submissions_that_cannot_be_answered_keep_nobody_awake() {
     assert!(!world.engine.is_stuck());
 }
 
-/// What connections wait for: room for completions, because nobody reads them, or a buffer to copy
+/// Connections wait for room for completions, because nobody reads them, or for a buffer to copy
 /// into, because none is given back.
 #[test]
 fn connections_without_room_for_completions_or_without_buffers_cost_nothing() {

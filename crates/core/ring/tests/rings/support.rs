@@ -279,7 +279,7 @@ fn detached() -> pagewire_ring::Producer<Fill> {
     ends.copy.fill
 }
 
-/// Memory of `groups` times 64 pages that the application may look at.
+/// Memory of `groups` times 64 pages that the application may read.
 pub(crate) fn config(groups: usize) -> QueueConfig {
     QueueConfig::new(Region::memfd_shared("test", groups * GROUP).expect("memory"))
 }
@@ -351,7 +351,7 @@ impl World {
         &mut self.sim.node_mut(self.client).stack
     }
 
-    /// Sends over a connection of the client, to `listener` of the server, until more than so many
+    /// Sends over a connection of the client, to `listener` of the server, until more than `bytes`
     /// bytes have come: a flow that is no ring's.
     pub(crate) fn ordinary_flow(&mut self, listener: ListenerId, bytes: u64) {
         let now = self.sim.now();
@@ -369,7 +369,7 @@ impl World {
         });
     }
 
-    /// Registers memory of so many groups of 64 pages for queue 1, gives all of it, and steers
+    /// Registers memory of `groups` groups of 64 pages for queue 1, gives all of it, and steers
     /// [`PORT`] there.
     pub(crate) fn register(&mut self, groups: usize) -> u16 {
         let group = self.register_unposted(config(groups));
@@ -432,7 +432,7 @@ impl World {
         stack.udp(from).expect("sent").send(now, bytes, Some(at(PORT))).expect("sent");
     }
 
-    /// Runs until so many datagrams have come.
+    /// Runs until `n` datagrams have come.
     pub(crate) fn run_to_datagrams(&mut self, n: usize) {
         self.run(|world| world.app.datagrams.len() >= n);
         assert_eq!(self.app.datagrams.len(), n);
@@ -475,7 +475,7 @@ impl World {
         (socket, self.first_accepted())
     }
 
-    /// Registers so many bytes of the stream as lent memory; its group, and the memory.
+    /// Registers `bytes` bytes of the stream as lent memory; returns its group, and the memory.
     pub(crate) fn lend(&mut self, bytes: usize, fill_entries: u32) -> (u16, Frag) {
         let whole = Frag::from_static(Stream(STREAM).bytes(0, bytes).leak());
         let registered =

@@ -363,7 +363,7 @@ impl Stack {
         self.cx.table.len()
     }
 
-    /// Whether no connection has unsent or unacknowledged data: the program may end. Looks at the
+    /// Whether no connection has unsent or unacknowledged data: the program may end. Checks the
     /// connection that was busy last first.
     pub fn is_quiet(&self) -> bool {
         self.cx.work.tx_pending.is_empty() && self.cx.are_quiet()

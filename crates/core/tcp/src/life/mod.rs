@@ -36,7 +36,7 @@ pub(crate) struct Life {
 }
 
 bitflags::bitflags! {
-    /// How the connection opened.
+    /// Facts about the opening of the connection.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct LifeFlags: u8 {
         /// The connection was established.

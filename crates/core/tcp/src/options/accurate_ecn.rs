@@ -81,15 +81,15 @@ impl AccurateEcnOption {
         self
     }
 
-    /// Bytes that an option with so many fields adds to a header in whole words. As in Linux, what is
-    /// no whole word takes the place of up to `fill` bytes of another option's fill.
+    /// Bytes that an option with `fields` fields adds to a header in whole words. As in Linux, its last
+    /// bytes, if no whole word, take the place of up to `fill` bytes of another option's fill.
     pub(crate) const fn added_len(fields: usize, fill: usize) -> usize {
         let len = HEADER_LEN + FIELD_LEN * fields;
         if len % 4 > fill { len.next_multiple_of(4) } else { len - len % 4 }
     }
 
-    /// The option in words with `fill` behind it: as many as it has fields are whole. Of an option
-    /// with one field or none, so many bytes are left, in the word behind those.
+    /// The option in words with `fill` behind it: as many as it has fields are whole. The number is that of
+    /// the bytes in the word behind those, which only an option with one field or none has.
     pub(crate) fn words(&self, fill: u8) -> ([[u8; 4]; 3], usize) {
         let len = FIELD_LEN * self.fields();
         let mut words = [[fill; 4]; 3];

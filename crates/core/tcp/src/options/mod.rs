@@ -269,7 +269,7 @@ impl TcpOptions {
         Fit { fields: None, ecn_len: 0, blocks }
     }
 
-    /// Bytes of fill in one other option that counts may take, beside so many SACK blocks.
+    /// Bytes of fill in one other option that counts may take, beside `blocks` SACK blocks.
     const fn fill(&self, blocks: usize) -> usize {
         match (self.sack_permitted && self.timestamps.is_none(), self.window_scale) {
             (true, _) => 2,
@@ -384,7 +384,7 @@ impl TcpOptions {
     }
 }
 
-/// Bytes of an option with so many SACK blocks.
+/// Bytes of an option with `blocks` SACK blocks.
 const fn sack_len(blocks: usize) -> usize {
     if blocks > 0 { 4 + 8 * blocks } else { 0 }
 }

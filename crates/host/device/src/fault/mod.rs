@@ -43,7 +43,7 @@ pub struct Fault<D> {
     receive: Option<FaultPath>,
     /// Frames that the device has received, before they enter the line.
     arrived: VecDeque<PacketBuf>,
-    /// Who is told the counts, and which ones that one knows.
+    /// The watch that shows the counts, and the counts that it has already.
     watch: Option<(FaultWatch, Both)>,
     /// The device is gone, though frames may still be on the line.
     gone: bool,
@@ -97,7 +97,7 @@ impl<D: Device> Fault<D> {
         &self.device
     }
 
-    /// Tells the watch what it does not know.
+    /// Adds the counts since the last call to the watch.
     fn publish(&mut self) {
         let after = Both { tx: self.transmit_faults(), rx: self.receive_faults() };
         if let Some((watch, before)) = &mut self.watch

@@ -80,7 +80,7 @@ fn rfc8289_a_queue_that_stays_long_is_told_more_and_more_often() {
     let mut queue = Queue::new();
     let told = overload(&mut queue, &config(Aqm::Codel), 900, true);
     assert!(told.len() > 5, "{told:?}");
-    // Frame `i` leaves at `i` ms: nobody is told before one interval above the target has passed.
+    // Frame `i` leaves at `i` ms: no frame is signalled before one interval above the target.
     let first = (CODEL_TARGET + CODEL_INTERVAL).as_millis() as u64;
     assert!((first..first + 10).contains(&told[0]), "{told:?}");
     let gaps: Vec<u64> = told.windows(2).map(|pair| pair[1] - pair[0]).collect();

@@ -83,7 +83,7 @@ impl<T> Producer<T> {
         let Some(slot) = self.shared.slot(self.reserved) else { return Err(item) };
         slot.with_mut(|at| {
             // SAFETY: `head <= reserved < head + capacity`, so the consumer has released this
-            // slot (`free` read its index with Acquire) and will not look at it before we publish.
+            // slot (`free` read its index with Acquire) and will not read it before we publish.
             unsafe { at.cast::<T>().write(item) };
         });
         self.reserved = self.reserved.wrapping_add(1);

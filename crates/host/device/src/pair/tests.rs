@@ -196,8 +196,8 @@ fn a_sender_that_waits_for_room_is_woken_when_half_of_it_is_there() {
     assert!(!is_readable(&left), "room is of no interest any more");
 }
 
-/// The room came between the look that found none and the word that says that it is waited for; the
-/// peer rang nobody, and will not ring again.
+/// Room came between the check that found none and the store that announces the wait; the
+/// peer woke nobody, and will not do so later.
 #[test]
 fn a_sender_that_waits_for_room_looks_again_before_it_sleeps() {
     let (mut left, mut right) = pair(4);
@@ -226,7 +226,7 @@ fn a_sender_that_waits_for_room_finds_that_its_peer_went_before_it_sleeps() {
     assert_eq!(left.counters().tx_dropped_closed, 1);
 }
 
-/// The peer went between the look that found nothing and the word that asks for a wake-up.
+/// The peer went between the check that found nothing and the store that asks for a wake-up.
 #[test]
 fn an_idle_receiver_finds_that_its_peer_went_before_it_sleeps() {
     let (mut left, right) = pair(4);

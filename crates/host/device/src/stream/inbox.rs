@@ -66,7 +66,7 @@ impl Inbox {
         }
     }
 
-    /// Takes so many bytes off the front.
+    /// Takes `n` bytes off the front.
     fn take(&mut self, mut n: usize) -> FragVec {
         let mut taken = FragVec::new();
         while n > 0

@@ -1,7 +1,7 @@
 //! Variant of steps R1 and S6, over a Unix stream socket: before each frame, its length.
 //!
 //! ```text
-//!   0 length u32, big-endian | 4 Ethernet frame of so many bytes | the next length …
+//!   0 length u32, big-endian | 4 Ethernet frame of `length` bytes | the next length …
 //! ```
 //!
 //! This is what QEMU (`-netdev stream`), passt and libkrun speak. Frames are plain: without offloads,
@@ -65,7 +65,7 @@ pub struct StreamLink {
     inbox: Inbox,
     /// There were no pages to receive into.
     starved: bool,
-    /// When to look again: for pages, or without a peer for one that could not be taken.
+    /// When to retry: for pages, or without a peer, to take one that could not be taken.
     retry_at: Option<Instant>,
     /// A frame that the socket took a part of, and how much of it, its length included.
     unfinished: Option<(PacketBuf, usize)>,
@@ -321,7 +321,7 @@ impl StreamLink {
         Ok(!self.blocked)
     }
 
-    /// Takes so many bytes off the front of what is to be sent.
+    /// Takes `sent` bytes off the front of the frames to send.
     fn note_sent(
         &mut self,
         mut sent: usize,

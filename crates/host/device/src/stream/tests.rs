@@ -12,7 +12,7 @@ use super::*;
 use crate::ends::receive;
 use crate::limits::SOCKET_MIN_POOL_BYTES;
 
-/// A frame of IPv4 and TCP with so many bytes of payload.
+/// A frame of IPv4 and TCP with `payload` bytes of payload.
 fn frame(payload: usize, seed: u8) -> Vec<u8> {
     let ends = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
     let ip = ip([[2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]], ends, 64);

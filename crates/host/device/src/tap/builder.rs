@@ -132,8 +132,8 @@ impl TapBuilder {
     }
 
     /// The device whose descriptors another process has made with [`open_parts`](Self::open_parts).
-    /// It may be in another network namespace. Of the settings, the link address and the memory are
-    /// used; the others are its maker's.
+    /// The device may be in another network namespace. It uses the link address and the memory of these
+    /// settings, and otherwise the settings of its maker.
     ///
     /// # Errors
     /// [`DeviceError::Config`] for invalid settings or without a queue, [`DeviceError::System`] if

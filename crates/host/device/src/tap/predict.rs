@@ -72,7 +72,7 @@ impl Predictor {
         Self { header: FIRST_GUESS, flow: None, streak: TRUST, idle: IDLE_FRAMES, fresh: false }
     }
 
-    /// For a queue by which one flow is to come whose headers are so long.
+    /// A predictor for a queue of one flow, whose headers have `len` bytes.
     pub(super) fn for_headers(len: usize) -> Self {
         Self { header: len.clamp(HEADER_RANGE.0, HEADER_RANGE.1), ..Self::new() }
     }

@@ -52,7 +52,7 @@ impl Rig {
         Self::with_attachable(usize::MAX)
     }
 
-    /// The kernel attaches no more than so many queues.
+    /// The kernel attaches no more than `queues` queues.
     fn with_attachable(queues: usize) -> Self {
         ATTACHABLE.set(queues);
         let (mut ours, mut kernel) = (Vec::new(), Vec::new());
@@ -73,7 +73,7 @@ impl Rig {
         Self { tap, kernel, ledger: CopyLedger::new(), seq: 1 }
     }
 
-    /// Gives queue 1 of the interface so many pages, and the flows to `PORT`.
+    /// Gives queue 1 of the interface `pages` pages, and the flows to `PORT`.
     fn bind(&mut self, pages: usize) -> Lease {
         let groups = pages.next_multiple_of(GROUP_PAGES);
         let mut pool =

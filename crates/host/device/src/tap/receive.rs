@@ -120,7 +120,7 @@ impl Receiver {
         }
     }
 
-    /// Makes sure that a queue has so many bytes spare: of registered memory while that has pages.
+    /// Makes sure that a queue has `bytes` bytes spare: of registered memory while that has pages.
     fn reserve(
         &mut self,
         queue: &mut TapQueue,

@@ -29,7 +29,7 @@ pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// Not the legacy interface.
 pub(super) const VERSION_1: u64 = 1 << 32;
 
-/// The features that a device with so many queue pairs offers.
+/// The features that a device with `pairs` queue pairs offers.
 pub(super) const fn offered(pairs: usize) -> u64 {
     let mq = if pairs > 1 { MQ } else { 0 };
     CSUM | GUEST_CSUM

@@ -102,7 +102,7 @@ pub fn virtqueue(data: &[u8]) {
     let Some(mut bench) = Bench::new(chosen.fold(0, |all, (_, bit)| all | bit)) else { return };
     let (mut frames, mut held) = (VecDeque::new(), VecDeque::new());
     let _ = (bench.start(0), bench.start(1));
-    // Each step: what, where (in 8 bytes), how much, and so many bytes.
+    // Each step: an action, an address in units of 8 bytes, a length, and that number of bytes.
     while let Some((&[what, low, high, len], after)) = rest.split_first_chunk::<4>() {
         let (bytes, next) = after.split_at(usize::from(len).min(after.len()));
         rest = next;
@@ -171,7 +171,7 @@ pub fn messages(data: &[u8]) {
     let mut handler = BackendReqHandler::from_stream(ours, Arc::clone(&session));
     while handler.handle_request().is_ok() {}
     let mut session = session.lock().unwrap_or_else(PoisonError::into_inner);
-    // Whatever was set up, a burst does no harm.
+    // A burst does no harm, with any setup.
     let (mut frames, mut counters) = (VecDeque::new(), DeviceCounters::default());
     let mut receiver = bench.receiver;
     let mut ledger = CopyLedger::new();

@@ -18,10 +18,10 @@ pub const MAPPINGS: usize = 3 * MAX_MEMORY_REGIONS;
 /// session, six of former ones. Frames of further ones are copied.
 pub const HELD_RINGS: usize = 8;
 
-/// Front ends that may connect to a port one after another at once.
+/// Front ends that may connect to a port one after another without a wait.
 pub const SESSIONS: u32 = 32;
 
-/// The interval of further ones. Unmapping memory stops all threads of the process for a moment.
+/// Time between two front ends after those. Unmapping memory stops all threads of the process for a moment.
 pub const SESSION_EVERY: core::time::Duration = core::time::Duration::from_millis(250);
 
 /// Most regions of guest memory, RAM plugged in later included. More than one message can carry.
@@ -36,7 +36,7 @@ pub const MAX_FRAME: usize = 18 + 65_535;
 /// Frames of this many bytes or more become fragments by default: a shorter one is cheaper to copy.
 pub const BY_REFERENCE: usize = 1024;
 
-/// Fragments may hold one in so many of a ring's descriptors, all of each chain counted; then
+/// The part of a ring's descriptors that fragments may hold, as a divisor, all of each chain counted; then
 /// frames are copied, so that a reader that keeps its data cannot stop the guest's sending.
 pub const HELD_SHARE: u16 = 2;
 

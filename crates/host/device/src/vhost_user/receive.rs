@@ -29,7 +29,7 @@ use crate::vnet;
 
 pub(super) struct Receiver {
     pub(super) port: Port,
-    /// Frames of so many bytes or more stay in the guest's memory.
+    /// Bytes from which on a frame stays in the guest's memory.
     by_reference: usize,
     /// The pieces of the current frame. Kept, so that no frame costs an allocation.
     pieces: Vec<Piece>,

@@ -239,7 +239,7 @@ impl Ring {
         fence(Ordering::SeqCst);
     }
 
-    /// Device: needs no kick. With the event index, by an event just behind `from`.
+    /// Device: asks for no kicks. With the event index, by an event just behind `from`.
     pub(super) fn spare_kick(&self, from: u16, event_index: bool) {
         if event_index {
             let at = 4 + usize::from(self.size) * 8;

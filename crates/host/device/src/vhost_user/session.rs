@@ -273,7 +273,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         let fd = self.event_fd(fd)?;
         let enable = !self.has(features::PROTOCOL_FEATURES);
         let vring = self.vrings.get_mut(usize::from(index)).ok_or(Error::InvalidParam)?;
-        // Front ends read "The ring starts when a kick is received" as: when the kick's descriptor is.
+        // Front ends take "The ring starts when a kick is received" to mean the kick's descriptor.
         if !vring.is_started() && vring.start(&self.memory).is_none() {
             self.counters.bad_rings += 1;
             return Err(Error::InvalidParam);

@@ -31,7 +31,7 @@ pub(super) struct Sender {
     short_returned: Option<Short>,
 }
 
-/// Frames wait: the pair whose buffers were too few, and the number of its buffers at the last look.
+/// Why frames wait: the pair that had too few buffers, and its number of buffers at the last check.
 type Short = (usize, u16);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -255,7 +255,7 @@ impl Vring {
         self.held.release(head);
     }
 
-    /// Whether so many more descriptors may be held.
+    /// Whether `descriptors` more descriptors may be held.
     pub(super) fn may_hold(&self, descriptors: u16) -> bool {
         let limit = self.running().map_or(0, |ring| ring.size() / HELD_SHARE);
         let held = self.held.descriptors + usize::from(descriptors);
@@ -330,7 +330,7 @@ impl Vring {
         waits || (self.held.count > 0 && self.held.returns.await_one())
     }
 
-    /// Needs no kick.
+    /// Asks for no kicks.
     pub(super) fn disarm(&mut self) {
         if let Some(ring) = self.usable() {
             ring.spare_kick(self.next_avail, self.event_index);

@@ -374,7 +374,7 @@ fn frames_with_checksums() -> Vec<(Vec<u8>, usize)> {
 #[test]
 fn a_bridge_leaves_a_checksum_that_was_never_taken_to_the_next_device() {
     for (whole, field) in frames_with_checksums() {
-        // The sender left it open, whatever that looks like; the link between vouched for it.
+        // The sender left the checksum open, with any value; the link between vouched for it.
         let mut open = whole.clone();
         open[field..field + 2].copy_from_slice(&[0x5a, 0xa5]);
         let ip = if whole[12] == 8 { 34 } else { 54 };

@@ -61,7 +61,7 @@ fn tap_that_was_made_vanishes_when_dropped() {
     });
 }
 
-/// Datagrams that wait in a tap when the kernel has sent so many at once and nobody has looked.
+/// Datagrams that wait in a tap after the kernel has sent `sent` at once and nobody has received.
 fn waiting(tap: Tap, sent: usize) -> usize {
     let mut link = Link::new(tap);
     let mac = link.tap.capabilities().mac.map(|byte| format!("{byte:02x}")).join(":");

@@ -141,7 +141,7 @@ impl<B: Backend> SocketCall<'_, B> {
             }
             let id = match state.stage {
                 Stage::Connecting(id) | Stage::Connected(id) => id,
-                // Linux looks for urgent data before it asks for a connection.
+                // Linux checks for urgent data before it checks for a connection.
                 Stage::Closed if flags & libc::MSG_OOB != 0 => return Err(Errno::INVAL),
                 Stage::Closed if state.shut[0] => return Ok(0),
                 _ => return Err(Errno::NOTCONN),

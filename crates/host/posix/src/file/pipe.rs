@@ -247,7 +247,7 @@ impl PipeEnd {
             return Err(Errno::BADF);
         }
         let total: usize = iov.iter().map(|piece| piece.len()).sum();
-        // As Linux, before the pipe is looked at.
+        // As on Linux, before the pipe's state is checked.
         if total == 0 {
             return Ok(0);
         }

@@ -232,7 +232,7 @@ impl Socket {
 const RESET_WHEN_CUT: [&str; 6] =
     ["SYN-SENT", "SYN-RECEIVED", "ESTABLISHED", "FIN-WAIT-1", "FIN-WAIT-2", "CLOSE-WAIT"];
 
-/// How often a close that lingers looks: no readiness tells of the acknowledgement of a FIN.
+/// Time between two checks of a close that lingers: no readiness reports the acknowledgement of a FIN.
 const LINGER_LOOK: Duration = Duration::from_millis(10);
 
 /// As `tcp_poll` in Linux.

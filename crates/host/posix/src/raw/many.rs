@@ -38,7 +38,7 @@ impl<B: Backend> Raw<'_, B> {
     }
 
     /// `recvmmsg(2)`, also from the error queue. An error is returned only if nothing was received;
-    /// `timeout` is looked at between messages, and what is left of it is written back.
+    /// `timeout` is checked between messages, and the rest of it is written back.
     ///
     /// # Safety
     /// `messages` is null or points to `count` elements, each valid as for [`recvmsg`](Self::recvmsg); `timeout` is

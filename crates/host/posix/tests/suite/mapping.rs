@@ -247,7 +247,7 @@ fn an_urgent_byte_is_as_far_as_is_queued_unless_it_is_in_line() {
 
 // ---- the second version ----
 
-/// Addresses for so many pages.
+/// Addresses for `pages` pages.
 fn reserved(right: &Files, server: Fd, pages: usize) -> u64 {
     right.mmap_reserve(server, pages * PAGE, READ, SHARED, 0).unwrap() as u64
 }
@@ -327,7 +327,7 @@ fn addresses_and_sockets_are_checked_in_order() {
     assert_eq!(receive(&right, listening, &mut zc), Err(Errno::INVAL));
     zc.address = PAGE as u64;
     assert_eq!(receive(&right, listening, &mut zc), Err(Errno::NOTCONN));
-    // Addresses are looked at only when there are pages for them.
+    // Addresses are checked only when there are pages for them.
     assert_eq!(receive(&right, server, &mut zc), Ok(()));
     send(&left, client, &bytes(2 * PAGE));
     zc.length = PAGE as u32;

@@ -132,7 +132,7 @@ fn a_name_of_negative_length_is_refused_before_anything_is_taken() {
 #[test]
 fn more_descriptors_than_there_can_be_are_not_polled() {
     let (left, _right) = pair();
-    // SAFETY: not looked at.
+    // SAFETY: the memory is not read.
     let polled = unsafe { Raw(&left).poll(ptr::dangling_mut(), usize::MAX, 0) };
     assert_eq!(polled, Err(Errno::INVAL));
 }
@@ -177,17 +177,17 @@ fn options_and_ancillary_data_of_negative_length_are_refused() {
     let (mut value, mut len) = ([0u8; 4], u32::MAX);
     let at = value.as_mut_ptr();
     let (level, name) = (libc::SOL_SOCKET, libc::SO_TYPE);
-    // SAFETY: a negative length is refused before anything is looked at.
+    // SAFETY: a negative length is refused before any memory is read.
     let read = unsafe { Raw(&left).getsockopt(client, level, name, at.cast(), &raw mut len) };
     assert_eq!((read, len), (Err(Errno::INVAL), u32::MAX));
-    // SAFETY: a negative length is refused before anything is looked at.
+    // SAFETY: a negative length is refused before any memory is read.
     let set = unsafe { Raw(&left).setsockopt(client, level, libc::SO_LINGER, at.cast(), 1 << 31) };
     assert_eq!(set, Err(Errno::INVAL));
     right.write(server, b"data").unwrap();
     // SAFETY: all zero is a header without anything.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     (header.msg_control, header.msg_controllen) = (at.cast(), 1 << 31);
-    // SAFETY: such a length is refused before anything is looked at.
+    // SAFETY: such a length is refused before any memory is read.
     let received = unsafe { Raw(&left).recvmsg(client, &raw mut header, 0) };
     assert_eq!(received, Err(Errno::NOBUFS));
 }

@@ -345,7 +345,7 @@ fn a_mesh_of_epoll_instances_is_as_dense_as_linux_has_it_and_costs_no_more_than_
                 }
             }
         }
-        // A wake-up at the bottom ends, and so does a look from the top.
+        // A wake-up at the bottom ends, and so does a poll from the top.
         let (read, write) = left.pipe2(0).unwrap();
         add(&left, layers[3][0], read, Events::IN);
         left.write(write, b"x").unwrap();
@@ -356,7 +356,7 @@ fn a_mesh_of_epoll_instances_is_as_dense_as_linux_has_it_and_costs_no_more_than_
     assert!(wide(30) > 0);
 }
 
-/// An epoll instance that is told of edges of `fd`, what stands now left out.
+/// An epoll instance that reports edges of `fd` from now on.
 fn edges_of(files: &Files, fd: Fd, events: Events) -> Fd {
     let epoll = files.epoll_create1(0).unwrap();
     add(files, epoll, fd, events | Events::EDGE);

@@ -404,7 +404,7 @@ fn epoll_reports_notifications_level_by_level_once_or_by_the_edge() {
         let (left, right, [client, server, _]) = linked();
         opt_in(&left, client);
         let epoll = left.epoll_create1(0).unwrap();
-        // Nothing is asked for: errors are told all the same.
+        // No event is requested: errors are reported all the same.
         let event = EpollEvent { events: extra, data: 5 };
         left.epoll_ctl(epoll, EpollOp::Add(event), client).unwrap();
         let waits = || {

@@ -34,7 +34,7 @@ impl<R: Runtime, Id: Kind> Socket<R, Id> {
         self.until_ready(mask, call).await?;
         let waits = self.registered(mask, call);
         poll_fn(|cx| {
-            // Registered before `f`, which looks without the lock: an event meanwhile is an event for the next
+            // Registered before `f`, which runs without the lock: an event meanwhile is an event for the next
             // try. `f` would block whatever the level is.
             waits.register(cx.waker())?;
             match f() {

@@ -36,7 +36,7 @@ pub(crate) struct GuestOptions {
     pub(crate) publish: Vec<Publish>,
 
     /// Permit what the guest reaches, and from the first of these on nothing else: CIDR[:PORTS][/tcp|udp|icmp],
-    /// or a name, perhaps with * as in *.debian.org:443, as our resolver has told it; repeatable. A name
+    /// or a name, perhaps with * as in *.debian.org:443, by our resolver's answers; repeatable. A name
     /// opens no private address and none of this machine, unless --name gave it. With names only, no
     /// other name is resolved; with a CIDR every name is, unless --dns is none
     #[arg(long, value_name = "RULE")]

@@ -77,7 +77,7 @@ pub(crate) struct NetOptions {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
     pub(crate) mtu: Option<u32>,
 
-    /// Have the other side send segments of so many whole pages of 4096 bytes, 1 to 15, and take the
+    /// Have the other side send segments of N whole pages of 4096 bytes, 1 to 15, and take the
     /// MTU for it unless one is given: pages that programs can map, on links without super-frames
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=15))]
     pub(crate) payload_pages: Option<u8>,
@@ -125,7 +125,7 @@ pub(crate) struct ServeOptions {
     #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u16).range(1..), value_name = "PORT")]
     pub(crate) port: u16,
 
-    /// Files smaller than so many bytes are read and copied instead of mapped and referenced;
+    /// Files of fewer bytes are read and copied instead of mapped and referenced;
     /// 0: none; a number with K, M or G
     #[arg(long, default_value_t = COPY_BELOW, value_parser = size, value_name = "BYTES")]
     pub(crate) copy_below: u64,
@@ -135,7 +135,7 @@ pub(crate) struct ServeOptions {
     #[arg(long, default_value_t = CONNECTIONS, value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS as i64), value_name = "N")]
     pub(crate) connections: u32,
 
-    /// Of those, connections of one client: an IPv4 address, or an IPv6 network of 64 bits
+    /// Connections of one client among those: an IPv4 address, or an IPv6 network of 64 bits
     /// [default: half of --connections]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS as i64), value_name = "N")]
     pub(crate) connections_per_client: Option<u32>,
@@ -149,7 +149,7 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "FILE")]
     pub(crate) access_log: Option<PathBuf>,
 
-    /// What these lines look like
+    /// Format of the access log's lines
     #[arg(long, value_enum, default_value_t, requires = "access_log", value_name = "FORMAT")]
     pub(crate) access_format: AccessFormat,
 

@@ -288,8 +288,8 @@ fn word(message: &[u8], at: usize) -> Option<u16> {
     bytes.try_into().ok().map(u16::from_be_bytes)
 }
 
-/// Whether the message is as long as the counts in its header say at least: who reads it reserves
-/// memory for so many records.
+/// Whether the message is at least as long as the counts in its header say: its reader reserves
+/// memory for that number of records.
 fn is_plausible(message: &[u8]) -> bool {
     let count = |at| usize::from(word(message, at).unwrap_or(u16::MAX));
     let records = count(6) + count(8) + count(10);

@@ -59,7 +59,7 @@ fn of_a_very_long_answer_a_part_is_remembered() {
     let resolved = asked.resolved(&answer(&message, &records));
     assert!(resolved.more_addresses);
     assert_eq!(resolved.addresses.len(), DNS_ADDRESSES);
-    // An alias behind so many records is not followed.
+    // An alias behind `DNS_RECORDS` records is not followed.
     let mut records = vec![("other.example.org", 9, a("192.0.2.1")); DNS_RECORDS];
     records.push(("many.example.org", 9, a("192.0.2.2")));
     let resolved = asked.resolved(&answer(&message, &records));

@@ -17,7 +17,7 @@ use crate::limits::WATCH_BYTES;
 
 /// Until a namespace's process has ended, or its file is removed; as long as this process, where the
 /// system gives no watch for the file. Its descriptor is readable when there
-/// is something to look at.
+/// is something to check.
 #[derive(Debug)]
 pub struct Lifetime {
     fd: OwnedFd,

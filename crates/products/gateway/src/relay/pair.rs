@@ -22,7 +22,7 @@ bitflags::bitflags! {
     pub(super) struct Flags: u16 {
         /// The guest's connection may have data.
         const GUEST_IN = 1 << 0;
-        /// It may have room.
+        /// The guest's connection may have room.
         const GUEST_OUT = 1 << 1;
         /// The guest's handshake is complete.
         const CONNECTED = 1 << 2;
@@ -30,7 +30,7 @@ bitflags::bitflags! {
         const GUEST_OVER = 1 << 3;
         /// The kernel's socket may have data.
         const HOST_IN = 1 << 4;
-        /// It may have room.
+        /// The kernel's socket may have room.
         const HOST_OUT = 1 << 5;
         /// The far side's stream has ended, perhaps behind data.
         const HOST_ENDS = 1 << 6;
@@ -86,7 +86,7 @@ pub(super) enum Step {
     ResetGuest(How),
 }
 
-/// Which side of a connection is broken, and why.
+/// The side of a connection that is broken, and the reason.
 #[derive(Debug)]
 pub(super) enum Broken {
     Guest(Error),

@@ -290,7 +290,7 @@ impl Udp {
     /// Passes datagrams to this socket on to the guest's address, and sends that address's datagrams by the socket.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of a system call; `AddrInUse` if the guest's address is published.
     pub(crate) fn publish(
         &mut self,
         now: Instant,
@@ -507,7 +507,7 @@ impl<'a> SendBatches<'a> {
         Self { left: FragVec::new(), whole: Some(message), segment: segment.into() }
     }
 
-    /// One message for each datagram.
+    /// Makes one message for each datagram.
     fn apart(payload: FragVec, segment: u16) -> Self {
         Self { left: payload, whole: None, segment: segment.into() }
     }

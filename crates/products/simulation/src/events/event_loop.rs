@@ -9,7 +9,7 @@
 //! - up to one latency beyond the first event of any other host, and beyond the time up to which other hosts
 //!   with unknown timers are idle: none of them can send earlier, and a packet takes a latency at least.
 //!
-//! So every host is *armed* (its next run is in the queue) or *idle* up to some time (in
+//! Therefore every host is *armed* (its next run is in the queue) or *idle* up to some time (in
 //! [`Sim::idle`]), and the host that is idle for the shortest time looks further. No host is visited
 //! in vain by a tick, and a timer still fires at its own nanosecond.
 //!

@@ -61,9 +61,9 @@ pub(crate) fn install(with_turns_paused: impl FnOnce(&mut dyn FnMut())) {
 thread_local! {
     /// See [`set_quiet`].
     static QUIET: Cell<bool> = const { Cell::new(false) };
-/// One of our hooks runs: our hook may wrap an older one of ours.
+    /// Set while one of our hooks runs: our hook may wrap an older one of ours.
     static IN_HOOK: Cell<bool> = const { Cell::new(false) };
-/// The panic of code that is not a task's: see [`catch`].
+    /// The panic of code that is not a task's: see [`catch`].
     static CAUGHT: RefCell<Option<PanicNote>> = const { RefCell::new(None) };
 }
 

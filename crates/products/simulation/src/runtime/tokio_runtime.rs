@@ -261,7 +261,7 @@ impl HostRuntime {
                     let moved = Instant::now() != expected;
                     return Poll::Ready(if moved { Err(TurnError::ClockMoved) } else { Ok(()) });
                 }
-                // A single request may only have met one long poll, after which all tasks rest.
+                // A single request to stop may have come in one long poll, after which all tasks rest.
                 if parking.stop.swap(false, Relaxed) {
                     // A program that hands over blocking work comes to rest each time.
                     let now = parking.gate.passes();

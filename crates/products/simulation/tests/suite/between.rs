@@ -190,7 +190,7 @@ impl Wake for SentByAThread {
 /// A wake during a turn might be by the host whose turn it is, so only a wake between two turns is
 /// noticed. There the simulation looks for the next timer of `other`, the first host, up to the time when
 /// a packet of `client` could reach it, which is later than its timer: the timer's waker is called. Then
-/// the simulation looks at `client`, which was not to be woken.
+/// the simulation visits `client`, which was not to be woken.
 fn woken_by_a_thread(builder: pagewire_simulation::Builder) -> Result<Vec<String>, Failure> {
     let far = pagewire_simulation::Link::new().latency(100 * MS);
     let mut sim = builder.link(far).build();

@@ -129,7 +129,7 @@ fn arrivals(at: &[u32], orders: impl Fn(&mut Sim)) -> Vec<(u8, Duration)> {
     got.take()
 }
 
-/// What a case shows, when packets are sent, commands, and the packets that arrive: all times in milliseconds.
+/// A case: its subject, when packets are sent, commands, and the packets that arrive; times in milliseconds.
 type Case = (&'static str, &'static [u32], &'static [Step], &'static [(u8, u32)]);
 type Step = (u32, fn(&Control));
 

@@ -48,7 +48,7 @@ fn keeper(sim: &mut Sim, ends: bool) -> Rc<RefCell<Kept>> {
     kept
 }
 
-/// A client that is told of the end of its connection: when.
+/// A client that reads the end of its connection: the times of that.
 fn told_of_the_end(sim: &mut Sim) -> Rc<RefCell<Vec<Duration>>> {
     let told = Rc::new(RefCell::new(Vec::new()));
     let out = told.clone();

@@ -21,7 +21,7 @@ fn echo(sim: &mut Sim<'_>, name: &str) {
     });
 }
 
-/// The round trips of so many datagrams, one after the other; `None` for one that was lost.
+/// The round trips of `count` datagrams, one after the other; `None` for one that was lost.
 async fn round_trips(server: &str, count: usize) -> turmoil::Result<Vec<Option<Duration>>> {
     let socket = net::UdpSocket::bind("0.0.0.0:0").await?;
     let mut times = Vec::new();

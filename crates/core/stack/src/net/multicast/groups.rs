@@ -282,7 +282,7 @@ impl Groups {
         changes.chain(answers).chain(self.general_at).min()
     }
 
-    /// RFC 3376 section 7.2.1: the version of the oldest router that was heard lately.
+    /// RFC 3376 section 7.2.1: the version of the oldest router that sent a query lately.
     fn version(&self, now: Instant) -> Version {
         if now < self.oldest_until {
             Version::Oldest

@@ -576,7 +576,7 @@ impl Net {
 /// Leaves the checksum at an offset in the transport header, which begins at `start`, to the device.
 /// The only place that marks a checksum as partial: devices complete those of TCP and UDP, as on
 /// Linux, and all others are complete from here on. A tap's kernel, and a guest's, believe the mark
-/// without a look, so a receiver would see the bare field.
+/// without a check, so a receiver would see the bare field.
 #[inline]
 pub(super) fn leave_checksum(
     packet: &mut PacketBuf,

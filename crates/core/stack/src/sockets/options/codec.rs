@@ -128,7 +128,7 @@ ints! {
     GROUP_TTL: u8 = int_or_char, |n| group_hops(n), |hops| hops.into();
     /// `IPV6_MULTICAST_HOPS`; -1 is the default.
     GROUP_HOPS: u8 = int, |n| group_hops(n), |hops| hops.into();
-    /// The number of a link, 0 for none. A link is looked up by the one who sets it.
+    /// The number of a link, 0 for none. The code that sets the option looks up the link.
     LINK: Option<LinkId> = int, |_n| Err(EINVAL), |link| link.map_or(0, LinkId::scope_id) as i32;
 }
 
@@ -197,7 +197,7 @@ pub(super) const KEYS: Codec<Option<FastOpenKeys>> = Codec {
     },
 };
 
-/// `struct in_addr`, all zero for none. An address is looked up by the one who sets it.
+/// `struct in_addr`, all zero for none. The code that sets the option looks up the address.
 pub(super) const ADDRESS: Codec<Option<IpAddr>> = Codec {
     read: |_| Err(EINVAL),
     write: |address| match address {
@@ -206,7 +206,7 @@ pub(super) const ADDRESS: Codec<Option<IpAddr>> = Codec {
     },
 };
 
-/// An `int` of C; what follows it is not looked at.
+/// An `int` of C; bytes after it are ignored.
 fn int(value: &[u8]) -> Result<i32, i32> {
     value.first_chunk().copied().map(i32::from_ne_bytes).ok_or(EINVAL)
 }

@@ -1,4 +1,7 @@
-//! Connections: [`TcpSockets`], the state that all of them share, and operations on one.
+//! Connections: [`TcpSockets`] has the state that all of them share, and [`Tcp`] operates on one.
+//!
+//! A connection is in the table of all sockets, and in the demux until it ends. `insert_connection` adds it
+//! to both. `finish` takes it out of the demux, and out of the table unless it has an owner.
 //!
 //! | file | subject |
 //! |---|---|

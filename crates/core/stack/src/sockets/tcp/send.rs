@@ -109,7 +109,7 @@ impl Tcp<'_> {
             }
             Err(error) => {
                 self.note_used_up();
-                // Without room or pages nothing has changed that the owner could be told.
+                // Without room or pages, there is no change to report to the owner.
                 if !matches!(error, TcpError::WouldBlock | TcpError::NoBuffers) {
                     self.touch();
                 }

@@ -330,7 +330,7 @@ fn replace(
     true
 }
 
-/// Replaces a packet's payload by a copy or a clone of one, which needs no more fragments.
+/// Replaces a packet's payload by a copy or a clone of another, which has no more fragments than it.
 pub(crate) fn replace_payload(packet: &mut PacketBuf, payload: FragVec) {
     packet.take_frags();
     payload.into_iter().for_each(|frag| _ = packet.push_frag(frag));

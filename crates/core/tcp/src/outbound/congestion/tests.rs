@@ -379,7 +379,7 @@ fn rfc9406_4_2_a_longer_round_trip_slows_growth_down_first_and_ends_slow_start_f
     assert_eq!(slow_start_over(exit, &[100, 120]), Some(2));
     assert_eq!(slow_start_over(exit, &[100, 120, 120, 120, 120, 120]), Some(2));
     assert_eq!(slow_start_over(exit, &[100, 120, 120, 120, 120, 120, 120]), None);
-    // It was a passing delay: slow start resumes.
+    // The delay was a passing one: slow start resumes.
     assert_eq!(slow_start_over(exit, &[100, 120, 100]), Some(8));
 }
 

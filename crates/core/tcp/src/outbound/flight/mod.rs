@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The records have no gaps. A record is as long as the segment that was sent, super-frame or not.
-//! It is cut where an acknowledgement or a retransmission needs it, in units of the MSS, so that
+//! Records are cut where an acknowledgement or a retransmission needs it, in units of the MSS, so that
 //! there are never more records than wire segments. A SYN or FIN counts as one byte.
 //!
 //! Counts are in wire segments, as in Linux (RFC 6675 section 4, "pipe"): `in flight = all - sacked -

@@ -1,4 +1,4 @@
-//! Ports: which way a frame takes, what a writer is told, and what a hook can do.
+//! Ports: the paths of frames, the results that a writer gets, and the decisions of a hook.
 
 mod hook;
 mod paths;

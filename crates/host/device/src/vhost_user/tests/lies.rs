@@ -263,7 +263,7 @@ fn set_up_anew(rig: &mut Rig) {
     rig.guest.resume([receive, u32::from(now)]).unwrap();
 }
 
-/// Tells a lie about the ring itself: it stops, the front end is told, everything else goes on, and
+/// Tells a lie about the ring itself: it stops, the front end gets an error, all else goes on, and
 /// set up anew it works again.
 fn costs_the_ring(name: &str, count: Count, lie: impl FnOnce(&mut Rig)) {
     let (mut rig, mut other) = (rig(), Rig::new(GuestConfig::default()));

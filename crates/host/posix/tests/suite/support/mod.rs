@@ -241,7 +241,7 @@ pub fn opt_in(files: &Files, fd: Fd) {
     set(files, fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1).unwrap();
 }
 
-/// Sets `SO_LINGER` to so many seconds: 0 makes a close a reset.
+/// Sets `SO_LINGER` to `seconds` seconds: 0 makes a close a reset.
 pub fn linger(files: &Files, fd: Fd, seconds: i32) {
     let value = [1, seconds].map(i32::to_ne_bytes).concat();
     files.setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &value).unwrap();
@@ -270,7 +270,7 @@ pub fn control_message(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Lets so many milliseconds pass.
+/// Lets `ms` milliseconds pass.
 pub fn pass(files: &Files, ms: u64) {
     files.backend().run(Duration::from_millis(ms));
 }

@@ -40,8 +40,8 @@ enum Request {
 type Answer = std::result::Result<Option<u64>, ()>;
 
 /// Each node has a range of election timeouts of its own. openraft 0.9 draws a timeout once, when a
-/// node starts, and looks at it every 100 ms: from one range, three nodes may draw timeouts that end
-/// at the same look, and then stand for election at the same time for ever.
+/// node starts, and checks it every 100 ms: from one range, three nodes may draw timeouts that end
+/// at the same check, and then stand for election at the same time for ever.
 fn config(id: NodeId) -> Result<Arc<Config>> {
     let shortest = 200 + 200 * id;
     let config = Config {

@@ -21,15 +21,15 @@ use engines::{EngineGuest, GatewayEngine};
 use load::{BulkDirection, GatewaySample, SmallRates};
 use world::World;
 
-/// What a guest gets through `pagewire gateway`, beside other gateways; needs root
+/// The service of `pagewire gateway` to a guest, beside other gateways; needs root
 ///
 /// Bytes in both directions, connections and requests a second, round trips and memory. Beside it
 /// run pasta, slirp4netns and gvproxy where they are installed, and the kernel's own forwarding.
-/// All of it is in network namespaces of its own.
+/// The measurement runs in network namespaces of its own.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct GatewayOptions {
-    /// What is measured; repeatable, or with commas between [default: all]
+    /// Engines to measure; repeatable, or with commas between [default: all]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "ENGINE")]
     engine: Vec<GatewayEngine>,
 

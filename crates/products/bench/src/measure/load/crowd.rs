@@ -49,7 +49,7 @@ pub(crate) struct CrowdOptions {
     #[arg(long, default_value = "1M", value_parser = send_size, value_name = "BYTES")]
     size: u64,
 
-    /// Of a hundred clients, so many write and never read
+    /// Percentage of clients that write and never read
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=99), value_name = "PERCENT")]
     not_reading: u8,
 

@@ -23,7 +23,7 @@ use crate::kit::namespace::enter_with_tap;
 /// Arguments that say where the two programs and their stacks run.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct RunnerOptions {
-    /// What drives Pagewire's hosts
+    /// Driver of Pagewire's hosts
     #[arg(long, value_enum, default_value_t = Driver::Task, value_name = "KIND")]
     driver: Driver,
 

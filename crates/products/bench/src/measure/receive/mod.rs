@@ -57,7 +57,7 @@ pub(crate) struct ReceiveOptions {
     #[command(flatten)]
     link_mtu: Mtu,
 
-    /// Have the other side send segments of so many whole pages of 4096 bytes, 1 to 15, and take the
+    /// Have the other side send segments of N whole pages of 4096 bytes, 1 to 15, and take the
     /// MTU for it unless one is given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=15))]
     payload_pages: Option<u8>,

@@ -30,7 +30,7 @@ mod scenarios;
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct SimOptions {
-    /// What the programs do
+    /// Work of the programs
     #[arg(long, value_enum, default_value_t = Scenario::Echo, value_name = "WHAT")]
     scenario: Scenario,
 

@@ -208,7 +208,7 @@ fn append(to: &mut Vec<u8>, frag: &Frag) {
     frag.for_each_piece(&mut CopyLedger::new(), |piece| to.extend_from_slice(piece));
 }
 
-/// Finds the empty line that ends a head, over any number of pieces, looking at each byte once.
+/// Finds the empty line that ends a head, over any number of pieces, and reads each byte once.
 #[derive(Default)]
 struct HeadEnd {
     /// Something other than line ends has come: leading empty lines do not end a head.

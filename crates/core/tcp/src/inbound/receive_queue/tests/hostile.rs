@@ -57,7 +57,7 @@ given! {
         }
         let one_more = queue.insert(&mut host.env(), Seq(2 * ranges + 2), kept(b"x"));
         assert_eq!(one_more.dropped, Some(DropReason::OutOfOrderLimit));
-        // What touches a range makes no new one.
+        // A segment that touches a range makes no new one.
         let adjacent = queue.insert(&mut host.env(), Seq(2 * ranges + 1), kept(b"x"));
         assert_eq!(adjacent.dropped, None);
         assert_eq!(queue.insert(&mut host.env(), Seq(0), kept(b"ab")).advanced, 3);
@@ -98,7 +98,7 @@ fn many_ranges_of_one_byte_pin_a_bounded_amount() {
     }
     assert!(dropped > 0);
     assert!(queue.pinned() <= REFUSE_MIN_PINNED + 2 * PAGE_SIZE);
-    // It recovers: the gaps are filled from the front.
+    // The queue recovers: the gaps are filled from the front.
     for i in 0..20 {
         let frags = host.received_alone(b"y");
         assert_eq!(queue.insert(&mut host.env(), queue.next(), frags).dropped, None, "{i}");

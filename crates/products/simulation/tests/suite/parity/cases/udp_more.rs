@@ -95,7 +95,7 @@ cases! {
         let (a, _) = two().await?;
         let group = Ipv4Addr::new(239, 1, 2, 3);
         let error = a.leave_multicast_v4(group, Ipv4Addr::UNSPECIFIED).unwrap_err();
-        // Without a route to the group, there is no device to look at.
+        // Without a route to the group, there is no device to check.
         let no_route = error.raw_os_error() == Some(libc::ENODEV);
         assert!(no_route || error.kind() == ErrorKind::AddrNotAvailable);
     }
