@@ -4,7 +4,7 @@
 
 use super::counters::VhostCounters;
 use super::memory::{Memory, Piece};
-use super::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Desc, Ring};
+use super::virtqueue::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Desc, Ring};
 
 /// Descriptors of an indirect table that are copied at once.
 const TABLE: usize = 16;

@@ -23,7 +23,9 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::features;
 use super::limits::{GUEST_HEADER, MAX_QUEUE_PAIRS, MAX_QUEUE_SIZE};
-use super::ring::{DESC_NEXT, DESC_WRITE, Desc, Part, Ring, avail_bytes, desc_bytes, used_bytes};
+use super::virtqueue::{
+    DESC_NEXT, DESC_WRITE, Desc, Part, Ring, avail_bytes, desc_bytes, used_bytes,
+};
 use super::window::Window;
 
 /// Where the guest's memory begins, in its own addresses.

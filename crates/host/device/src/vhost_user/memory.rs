@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::allowance::Allowance;
 use super::limits::MAX_MEMORY_REGIONS;
-use super::ring::Part;
+use super::virtqueue::Part;
 use super::window::{MapError, Window};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

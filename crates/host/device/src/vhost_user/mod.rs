@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Read [`VhostUser`]'s `Device` implementation first, then `receive` and `transmit`; under them
-//! `chain` and `vring`, at the bottom `ring` and `window` (all access to the guest's memory);
+//! `chain` and `vring`, at the bottom `virtqueue` and `window` (all access to the guest's memory);
 //! `returned` for descriptors that fragments hold; `session`, `control` and `memory` for messages.
 //!
 //! Nothing that the guest writes is trusted, and no message. Invalid input of a guest costs the
@@ -39,11 +39,11 @@ mod memory;
 mod port_state;
 mod receive;
 mod returned;
-mod ring;
 mod session;
 #[cfg(test)]
 mod tests;
 mod transmit;
+mod virtqueue;
 mod vring;
 mod window;
 

@@ -18,7 +18,7 @@ use super::limits::HELD_SHARE;
 use super::memory::Memory;
 use super::port_state::PortState;
 use super::returned::ReturnedHeads;
-use super::ring::{Ring, avail_bytes, desc_bytes, used_bytes};
+use super::virtqueue::{Ring, avail_bytes, desc_bytes, used_bytes};
 
 /// The addresses of a ring, in the front end's own terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 //! A window: mapped memory of a guest, with its address, by which all access to that memory goes.
-//! The unsafe code of this device is here and in `ring`.
+//! The unsafe code of this device is here and in `virtqueue`.
 
 use core::ptr::NonNull;
 use std::os::fd::OwnedFd;

@@ -9,7 +9,7 @@ use vmm_sys_util::eventfd::EventFd;
 use super::super::VhostCounters;
 use super::super::double::GUEST_BASE;
 use super::super::limits::MAX_FRAME;
-use super::super::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Desc};
+use super::super::virtqueue::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Desc};
 use super::*;
 
 /// A descriptor that the lies leave alone, for honest frames.

@@ -201,10 +201,10 @@ fn memory_is_added_and_removed_while_the_rings_run() {
     more.copy_shared_in(4096, &frame[1000..]).unwrap();
     rig.guest.transmit.describe(0, header_and_front.len());
     let first = rig.guest.transmit.ring.desc(0).unwrap();
-    let desc = super::super::ring::Desc { flags: 1, next: 1, ..first };
+    let desc = super::super::virtqueue::Desc { flags: 1, next: 1, ..first };
     rig.guest.transmit.ring.set_desc(0, desc);
     let addr = 0x9_0000_0000 + 4096;
-    let desc = super::super::ring::Desc { addr, len: 2000, flags: 0, next: 0 };
+    let desc = super::super::virtqueue::Desc { addr, len: 2000, flags: 0, next: 0 };
     rig.guest.transmit.ring.set_desc(1, desc);
     rig.guest.transmit.post(0);
     rig.guest.transmit.wants_kick(true);
