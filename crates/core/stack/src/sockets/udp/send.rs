@@ -87,7 +87,7 @@ impl Udp<'_> {
     /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,527), for segments longer than the path's
     /// MTU, and for datagrams that [`MtuDiscover`](crate::MtuDiscover) refuses, `InvalidInput` for
     /// more than 128 segments, `DestinationRequired` without a remote, `PermissionDenied` to a
-    /// broadcast address unless that is [allowed](Self::set_broadcast), `NetworkUnreachable`
+    /// broadcast address without [`SocketOption::Broadcast`](crate::SocketOption), `NetworkUnreachable`
     /// without a route, `NoBuffers` when the queue to the device is full, and once, the error that
     /// an earlier datagram met.
     pub fn send(
