@@ -1,9 +1,9 @@
 //! The index page of a directory that has no `index.html`.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
 
-use maud::{DOCTYPE, html};
 use rustix::fs::{AtFlags, Dir, FileType, statat};
 
 use crate::http::site::path::{RequestPath, encode_segment};
@@ -17,35 +17,34 @@ struct IndexRow {
 
 /// The page for `directory`, which `path` named.
 pub(crate) fn page(directory: &File, path: &RequestPath) -> io::Result<String> {
-    let (rows, left_out) = entries(directory)?;
-    let url = path.as_directory_url();
-    let title = percent_encoding::percent_decode_str(&url).decode_utf8_lossy();
-    let page = html! {
-        (DOCTYPE)
-        html {
-            head {
-                meta charset="utf-8";
-                title { (title) }
-            }
-            body {
-                h1 { (title) }
-                table {
-                    @if url != "/" { tr { td { a href="../" { "../" } } td {} } }
-                    @for row in rows {
-                        @let slash = if row.kind == FileType::Directory { "/" } else { "" };
-                        // "./" keeps a name with a colon from being read as a scheme.
-                        @let href = format!("./{}{slash}", encode_segment(&row.name));
-                        tr {
-                            td { a href=(href) { (String::from_utf8_lossy(&row.name)) (slash) } }
-                            td align="right" { @if row.kind == FileType::RegularFile { (row.len) } }
-                        }
-                    }
-                }
-                @if left_out > 0 { p { (left_out) " more entries are not shown." } }
-            }
-        }
-    };
-    Ok(page.into_string() + "\n")
+    let (entries, left_out) = entries(directory)?;
+    let title =
+        escape(&percent_encoding::percent_decode_str(&path.as_directory_url()).decode_utf8_lossy());
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html><head><meta charset=\"utf-8\"><title>{title}</title></head>\n\
+         <body><h1>{title}</h1>\n<table>\n"
+    );
+    if path.as_directory_url() != "/" {
+        page.push_str("<tr><td><a href=\"../\">../</a></td><td></td></tr>\n");
+    }
+    for entry in entries {
+        let slash = if entry.kind == FileType::Directory { "/" } else { "" };
+        let size =
+            if entry.kind == FileType::RegularFile { entry.len.to_string() } else { String::new() };
+        let (href, name) =
+            (encode_segment(&entry.name), escape(&String::from_utf8_lossy(&entry.name)));
+        // "./" keeps a name with a colon from being read as a scheme.
+        let _ = writeln!(
+            page,
+            "<tr><td><a href=\"./{href}{slash}\">{name}{slash}</a></td><td align=\"right\">{size}</td></tr>"
+        );
+    }
+    page.push_str("</table>\n");
+    if left_out > 0 {
+        let _ = writeln!(page, "<p>{left_out} more entries are not shown.</p>");
+    }
+    page.push_str("</body></html>\n");
+    Ok(page)
 }
 
 /// Sorted by name, with the count of those beyond the limit.
@@ -71,4 +70,19 @@ fn entries(directory: &File) -> io::Result<(Vec<IndexRow>, usize)> {
     }
     entries.sort_by(|a, b| a.name.cmp(&b.name));
     Ok((entries, left_out))
+}
+
+pub(crate) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::http::message::request::Conditions;
 use crate::http::site::conditional::{Decision, Validators};
+use crate::http::site::listing::escape;
 use crate::http::site::path::RequestPath;
 use crate::http::site::range::{Selection, select};
 
@@ -196,4 +197,12 @@ fn a_harmless_path_is_decoded_once() {
         assert_eq!(path.file_name(), name.as_bytes(), "{raw}");
         assert_eq!(path.is_directory, is_directory, "{raw}");
     }
+}
+
+#[test]
+fn text_in_an_index_cannot_become_markup() {
+    assert_eq!(
+        escape("<a href=\"x\" id='y'>&"),
+        "&lt;a href=&quot;x&quot; id=&#39;y&#39;&gt;&amp;"
+    );
 }

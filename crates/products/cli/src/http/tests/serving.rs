@@ -289,7 +289,7 @@ fn a_directory_shows_its_index() {
     assert_eq!((answer.status, answer.field("Location")), (301, Some("/sub/")));
     assert_eq!(site.get("/indexed/", "").body, b"the index");
     let root = String::from_utf8(site.get("/", "").body).unwrap();
-    let odd = "<a href=\"./a%20b%26%3Cc%3E%22%27.txt\">a b&amp;&lt;c&gt;&quot;'.txt</a>";
+    let odd = "<a href=\"./a%20b%26%3Cc%3E%22%27.txt\">a b&amp;&lt;c&gt;&quot;&#39;.txt</a>";
     assert!(root.contains(odd), "{root}");
     assert!(root.contains("<a href=\"./sub/\">sub/</a>"));
     assert!(!root.contains("../"));
