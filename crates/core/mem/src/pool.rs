@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Pages behind the last ones are handed out first, then the group that was freed last: a receiver that
-//! keeps up cycles through memory that is still in the cache.
+//! keeps up cycles through memory that is still in the cache. Groups that nobody took for a while go back
+//! to the system ([`PagePool::trim`]), so a large pool costs addresses, and memory only as far as used.
 //!
 //! Conservation: a page is free (its bit is set, its count is 0), returned (its bit is clear, its
 //! count is 0, it is on the list) or out (its bit is clear, its count is the number of writers and
@@ -17,8 +18,13 @@
 
 use std::sync::Arc;
 
+#[cfg(not(loom))]
+use zerocopy::FromZeros as _;
+
 use crate::access::Access;
-use crate::limits::{GROUP_PAGES, MAX_PAGE_REFS, MAX_POOL_PAGES, PAGE_SIZE, SCAN_GROUPS};
+use crate::limits::{
+    GROUP_PAGES, MAX_PAGE_REFS, MAX_POOL_PAGES, PAGE_SIZE, SCAN_GROUPS, TRIM_BYTES, WARM_GROUPS,
+};
 use crate::region::{MemError, Region};
 use crate::sync::{AtomicU32, Ordering};
 
@@ -56,6 +62,12 @@ pub struct PagePool {
     listed: Vec<bool>,
     /// Group at which the search for partly free groups continues.
     hint: usize,
+    /// Groups up to the last one that was ever used: those behind were never touched.
+    opened: usize,
+    /// A set bit is a group that may have memory of the system.
+    touched: Vec<u64>,
+    /// The fewest entries of `whole` since the last [`trim`](Self::trim): these groups were not taken.
+    cold: usize,
 }
 
 /// Counts of a pool, in pages.
@@ -90,14 +102,23 @@ impl PoolAudit {
     }
 }
 
+/// Counters of `pages` pages, all 0. They take memory only as far as they are written.
+fn zeroed(pages: usize) -> Result<Box<[AtomicU32]>, MemError> {
+    #[cfg(not(loom))]
+    let counters = <[AtomicU32]>::new_box_zeroed_with_elems(pages);
+    #[cfg(loom)]
+    let counters = Ok::<_, ()>((0..pages).map(|_| AtomicU32::new(0)).collect());
+    counters.map_err(|_| MemError::Length(pages * PAGE_SIZE))
+}
+
 fn whole_groups(bytes: usize) -> Result<usize, MemError> {
     bytes.checked_next_multiple_of(GROUP_PAGES * PAGE_SIZE).ok_or(MemError::Length(bytes))
 }
 
 impl PagePool {
-    /// A pool of `bytes` (rounded up to whole groups of 256 KiB) in a fresh memfd region.
+    /// A pool of `bytes` (rounded up to whole groups of 256 KiB) in fresh memory behind a memfd.
     pub fn new(name: &str, bytes: usize) -> Result<Self, MemError> {
-        Self::over(Region::memfd(name, whole_groups(bytes)?)?)
+        Self::over(Region::pages(name, whole_groups(bytes)?)?)
     }
 
     /// As [`new`](Self::new), without a file: it needs no descriptor.
@@ -120,8 +141,9 @@ impl PagePool {
         let groups = pages / GROUP_PAGES;
         let shared = PoolShared {
             region,
-            refs: (0..pages).map(|_| AtomicU32::new(0)).collect(),
-            next: (0..pages).map(|_| AtomicU32::new(NIL)).collect(),
+            refs: zeroed(pages)?,
+            // Read only of pages on the list, where it was written.
+            next: zeroed(pages)?,
             returned: OwnLine(AtomicU32::new(NIL)),
         };
         Ok(Self {
@@ -133,6 +155,9 @@ impl PagePool {
             whole: (0..groups as u32).rev().collect(),
             listed: vec![true; groups],
             hint: 0,
+            opened: 0,
+            touched: vec![0; groups.div_ceil(64)],
+            cold: groups,
         })
     }
 
@@ -166,6 +191,40 @@ impl PagePool {
         count
     }
 
+    /// Gives the memory of groups back to the system that nobody took since the last call, a bounded number
+    /// of them; returns the bytes. The groups stay free: they take memory again when they are used. For a
+    /// host to call about once a second, and again while the result is not 0.
+    pub fn trim(&mut self) -> usize {
+        let listed = self.whole.len();
+        let cold =
+            core::mem::replace(&mut self.cold, listed).min(listed.saturating_sub(WARM_GROUPS));
+        let mut trimmed = 0;
+        for &group in self.whole.get(..cold).into_iter().flatten() {
+            let group = group as usize;
+            let (word, bit) = (group / 64, 1 << (group % 64));
+            let Some(touched) = self.touched.get_mut(word).filter(|touched| **touched & bit != 0)
+            else {
+                continue;
+            };
+            // An entry may be stale: the group is in use again.
+            if self.free.get(group) != Some(&WHOLE) {
+                continue;
+            }
+            *touched &= !bit;
+            if !self.shared.region.discard(group * GROUP_PAGES * PAGE_SIZE, GROUP_PAGES * PAGE_SIZE)
+            {
+                continue;
+            }
+            trimmed += GROUP_PAGES * PAGE_SIZE;
+            if trimmed >= TRIM_BYTES {
+                // The rest at the next call.
+                self.cold = cold;
+                break;
+            }
+        }
+        trimmed
+    }
+
     /// Walks all counts; for tests, simulation and debug builds.
     ///
     /// Other threads may clone and drop fragments meanwhile; then a page whose last reference is just
@@ -174,7 +233,8 @@ impl PagePool {
     /// page is out once, however many fragments share it, and a writer's spare pages are out.
     pub fn audit(&self) -> PoolAudit {
         // The list before the counts: a page on it stays there, and one that is out may join it.
-        let mut returned = vec![false; self.shared.refs.len()];
+        let used = (self.opened * GROUP_PAGES).min(self.shared.refs.len());
+        let mut returned = vec![false; used];
         let mut page = self.shared.returned.0.load(Ordering::Acquire);
         // Only the owner takes pages off the list: behind this head it is stable.
         while let (Some(seen), Some(next)) =
@@ -186,7 +246,7 @@ impl PagePool {
             page = next.load(Ordering::Relaxed);
         }
         let total = self.shared.refs.len();
-        let mut audit = PoolAudit { total, free: 0, returned: 0, out: 0, twice: 0 };
+        let mut audit = PoolAudit { total, free: total - used, returned: 0, out: 0, twice: 0 };
         for (page, (refs, returned)) in self.shared.refs.iter().zip(returned).enumerate() {
             let free = self.free.get(page / GROUP_PAGES).is_some_and(|w| w & bit(page) != 0);
             let out = refs.load(Ordering::Relaxed) > 0;
@@ -275,6 +335,7 @@ impl PagePool {
     fn pop_whole(&mut self) -> Option<usize> {
         loop {
             let group = self.whole.pop()? as usize;
+            self.cold = self.cold.min(self.whole.len());
             if let Some(listed) = self.listed.get_mut(group) {
                 *listed = false;
             }
@@ -332,6 +393,10 @@ impl PagePool {
             debug_assert_eq!(*word & run, run, "a page in use is handed out");
             *word &= !run;
             self.free_pages -= len;
+        }
+        self.opened = self.opened.max(group + 1);
+        if let Some(touched) = self.touched.get_mut(group / 64) {
+            *touched |= 1 << (group % 64);
         }
         self.note_partial(group);
         (group * GROUP_PAGES + start, len)

@@ -10,14 +10,14 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::any::Any;
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
-    memfd_create,
+    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs,
+    ftruncate, memfd_create, open,
 };
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::access::Access;
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
@@ -132,7 +132,7 @@ const POOLED: u8 = 2;
 
 enum Backing {
     /// Mapped here, and unmapped at the end.
-    Mapped { fd: Option<OwnedFd> },
+    Mapped { fd: Option<OwnedFd>, discard: Option<Advice> },
     /// Adopted memory, kept alive by this.
     Adopted { _keep: KeptOwner },
 }
@@ -158,6 +158,30 @@ impl Region {
         Ok(Self::mapped(memory, len, Access::Private, true, fd))
     }
 
+    /// Like [`memfd`](Self::memfd), for a pool: memory that is not used can go back to the system. The
+    /// [`fd`](Self::fd) is for reading only.
+    pub(crate) fn pages(name: &str, len: usize) -> Result<Self, MemError> {
+        let (memory, fd) = map_memfd(name, len)?;
+        // Not `FUTURE_WRITE`, which forbids holes. No other process can write all the same: only this
+        // process's descriptor can, which is closed here.
+        let reads = fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)
+            .and_then(|()| {
+                let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+                open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            });
+        match reads {
+            Ok(fd) => {
+                let backing = Backing::Mapped { fd: Some(fd), discard: Some(Advice::LinuxRemove) };
+                Ok(Self::new(memory, len, Access::Private, true, backing))
+            }
+            // Without `/proc`, or on an old kernel.
+            Err(_) => {
+                unmap(memory.0, memory.1);
+                Self::memfd(name, len)
+            }
+        }
+    }
+
     /// Like [`memfd`](Self::memfd), without a file: it needs no descriptor, and cannot be mapped again
     /// or handed to another process.
     pub fn anonymous(len: usize) -> Result<Self, MemError> {
@@ -165,8 +189,9 @@ impl Region {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a null hint lets the kernel choose a free range, so no existing memory map changes.
         let at = unsafe { mmap_anonymous(core::ptr::null_mut(), len, prot, flags) };
-        let memory = base_of(at)?;
-        Ok(Self::mapped((memory, len), len, Access::Private, true, None))
+        let memory = (base_of(at)?, len);
+        let backing = Backing::Mapped { fd: None, discard: Some(Advice::LinuxDontNeed) };
+        Ok(Self::new(memory, len, Access::Private, true, backing))
     }
 
     /// Like [`memfd`](Self::memfd), for memory that another process shall write: other holders of
@@ -280,7 +305,7 @@ impl Region {
         writable: bool,
         fd: Option<OwnedFd>,
     ) -> Self {
-        Self::new(memory, len, access, writable, Backing::Mapped { fd })
+        Self::new(memory, len, access, writable, Backing::Mapped { fd, discard: None })
     }
 
     fn new(
@@ -322,7 +347,7 @@ impl Region {
     /// The file behind the region, if it was made with one.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.0.backing {
-            Backing::Mapped { fd } => fd.as_ref().map(AsFd::as_fd),
+            Backing::Mapped { fd, .. } => fd.as_ref().map(AsFd::as_fd),
             Backing::Adopted { .. } => None,
         }
     }
@@ -341,6 +366,22 @@ impl Region {
             UNUSED => Ok(()),
             _ => Err(MemError::Claimed("pages of a pool")),
         }
+    }
+
+    /// Gives the memory of whole pages back to the system: they are zero when they are used next. For a
+    /// pool, of pages to which nothing refers. Returns whether the system took them.
+    pub(crate) fn discard(&self, offset: usize, len: usize) -> bool {
+        let Backing::Mapped { discard: Some(advice), .. } = self.0.backing else { return false };
+        let aligned = offset.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE);
+        if !aligned || offset.checked_add(len).is_none_or(|end| end > self.0.len) {
+            return false;
+        }
+        // SAFETY: `offset` lies in the region.
+        let from = unsafe { self.0.base.add(offset) };
+        // SAFETY: whole pages of memory that was mapped here, for the pool that claims it and calls this.
+        // No fragment, view or writer refers to free pages, so no reference sees the bytes change; they
+        // stay mapped and initialised, as zeros.
+        unsafe { madvise(from.as_ptr().cast::<c_void>(), len, advice).is_ok() }
     }
 
     /// Ends a pool's claim, after the pool and every fragment of its pages are gone.
@@ -453,7 +494,8 @@ impl Region {
         let Some(fd) = self.sealed_fd() else {
             return Ok((*self.0.alias.get_or_init(|| None), 0));
         };
-        // With `F_SEAL_FUTURE_WRITE` the kernel never lets a shared memory map become writable.
+        // With `F_SEAL_FUTURE_WRITE`, or of a descriptor for reading only, the kernel never lets a shared
+        // memory map become writable.
         let (base, mapped) = map(fd, self.0.len, ProtFlags::READ, MapFlags::SHARED, 0)?;
         let made = *self.0.alias.get_or_init(|| Some(base));
         if made == Some(base) {

@@ -1,6 +1,9 @@
 //! The allocator: which pages a request gets.
 
+use pagewire_testkit::given;
+
 use super::*;
+use crate::{CopyLedger, CopyReason, PageWriter};
 
 const G: usize = GROUP_PAGES;
 
@@ -176,5 +179,39 @@ fn runs_of_bits_are_found_like_one_by_one() {
                 }
             }
         }
+    }
+}
+
+given! {
+    let mut pool = PagePool::new("trim", 64 * GROUP_PAGES * PAGE_SIZE).expect("a pool");
+
+    memory_that_was_used_goes_back_to_the_system_after_a_while_at_rest {
+        let resident = |pool: &PagePool| {
+            let file = std::fs::File::from(pool.shared.region.fd().unwrap().try_clone_to_owned().unwrap());
+            std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap()) as usize * 512
+        };
+        assert_eq!(resident(&pool), 0, "nothing is touched at the start");
+        let mut runs = Vec::new();
+        let (mut writer, mut ledger) = (PageWriter::new(), CopyLedger::new());
+        let data = vec![7; 40 * GROUP_PAGES * PAGE_SIZE];
+        runs.push(writer.write(&mut pool, &data, &mut ledger, CopyReason::AppWrite));
+        assert!(resident(&pool) >= data.len());
+        pool.trim();
+        assert!(resident(&pool) >= data.len(), "pages in use stay");
+        drop((runs, writer));
+        pool.drain();
+        pool.trim();
+        // A period in which nobody took any.
+        pool.trim();
+        let left = resident(&pool);
+        assert!(left <= (WARM_GROUPS + 1) * GROUP_PAGES * PAGE_SIZE, "{left} bytes");
+        assert_eq!(pool.trim(), 0, "once");
+        assert!(pool.audit().is_conserved());
+        // The memory serves again.
+        let (again, n) = PageWriter::new().write(&mut pool, &data, &mut ledger, CopyReason::AppWrite);
+        assert_eq!(n, data.len());
+        let mut last = [0; 9];
+        again.last().unwrap().copy_to(0, &mut last, &mut ledger, CopyReason::AppRead);
+        assert_eq!(last, [7; 9]);
     }
 }
