@@ -38,15 +38,14 @@ pub struct StackConfig {
     pub secret: [u8; 32],
     /// Settings of new connections.
     pub tcp: TcpConfig,
-    /// Bytes of memory for payload that is copied; touched only as far as used.
-    pub pool_bytes: usize,
-    /// The memory behind it.
+    /// Bytes of memory that all sockets together may pin: unread data, datagrams (at most half of it), and
+    /// copies of what is sent ([`MemoryAccount`](pagewire_tcp::MemoryAccount)). Touched only as far as used.
+    /// The device's memory for received frames has to be more, or the stack has to know how much of that
+    /// is left ([`Stack::set_receive_room`](crate::Stack::set_receive_room)): otherwise sockets that do
+    /// not read take all of it from those that do.
+    pub memory: usize,
+    /// What is behind the pages that the stack copies to.
     pub pool: PoolMemory,
-    /// Bytes of memory that all sockets together may pin for unread data, datagram sockets at most
-    /// half of it. It has to be less than the device's memory for received frames, or the stack has
-    /// to pass on how much room is left ([`Stack::set_receive_room`](crate::Stack::set_receive_room)):
-    /// otherwise sockets that do not read take all of it from those that do.
-    pub receive_memory: usize,
     /// Challenge ACKs per second, on average and of all connections together (RFC 5961); `None`:
     /// only each connection's own limit.
     pub challenge_acks_per_second: Option<u32>,
@@ -65,11 +64,8 @@ pub struct StackConfig {
     pub zerocopy: ZeroCopyConfig,
 }
 
-/// Default size of the pool: a window's worth for some hundred connections.
-const DEFAULT_POOL_BYTES: usize = 64 << 20;
-
-/// Default receive memory: three quarters of a tap's memory, to leave a quarter for new frames.
-const DEFAULT_RECEIVE_MEMORY: usize = 48 << 20;
+/// Default memory: windows' worth for some hundred connections.
+const DEFAULT_MEMORY: usize = 64 << 20;
 
 impl StackConfig {
     /// Settings with the defaults of everything else.
@@ -85,9 +81,8 @@ impl StackConfig {
             ip_forwarding: false,
             secret,
             tcp: TcpConfig::default(),
-            pool_bytes: DEFAULT_POOL_BYTES,
+            memory: DEFAULT_MEMORY,
             pool: PoolMemory::default(),
-            receive_memory: DEFAULT_RECEIVE_MEMORY,
             challenge_acks_per_second: None,
             syn_cookies: SynCookies::default(),
             time_wait_reuse: TimeWaitReuse::default(),
@@ -102,7 +97,7 @@ impl StackConfig {
 impl core::fmt::Debug for StackConfig {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         // Without the secret.
-        let Self { capabilities, addresses, gateways, routes, links, tcp, pool_bytes, .. } = self;
+        let Self { capabilities, addresses, gateways, routes, links, tcp, memory, .. } = self;
         f.debug_struct("StackConfig")
             .field("capabilities", capabilities)
             .field("addresses", addresses)
@@ -110,7 +105,7 @@ impl core::fmt::Debug for StackConfig {
             .field("routes", routes)
             .field("links", links)
             .field("tcp", tcp)
-            .field("pool_bytes", pool_bytes)
+            .field("memory", memory)
             .finish_non_exhaustive()
     }
 }

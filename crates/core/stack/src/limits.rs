@@ -268,11 +268,6 @@ pub const PAGE_WAIT_CHECK: Duration = Duration::from_millis(10);
 /// for that time. With more, the host may wake at the slot's beginning, and again.
 pub const TIMERS_COMPARED: usize = 4;
 
-/// The part of the stack's free pages that one connection may have for data that waits to leave:
-/// 1/4, as of receive memory. A few connections are not limited by it, and each of
-/// many leaves some to the next (dynamic thresholds, Choudhury and Hahne 1998).
-pub const SEND_SHARE: usize = 4;
-
 /// The part of the stack's pages that only data which can leave at once may take: 1/256, four super-frames
 /// of the default pool. Without it, data for peers that do not read would hold all pages for ever. A
 /// larger part keeps more under way than receivers have memory for.

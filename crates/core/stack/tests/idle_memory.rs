@@ -20,7 +20,7 @@ const LIMIT: usize = 900;
 fn a_hundred_thousand_idle_connections_cost_at_most_900_bytes_each() {
     let (mut a, mut b) = (config(capabilities(1), 1), config(capabilities(2), 2));
     // Every connection has something to be read at the same time, and keeps it.
-    (a.receive_memory, b.receive_memory) = (1 << 30, 1 << 30);
+    (a.memory, b.memory) = (1 << 30, 1 << 30);
     let mut p = Pair::with(a, b);
     p.meet();
     // A remote port has room for 28,232 ephemeral ones.

@@ -128,11 +128,18 @@ impl Connection {
     }
 
     /// Bytes to charge to the host's budget
-    /// ([`ReceiveBudget::charge`](crate::ReceiveBudget::charge)) for received data that is unread:
+    /// ([`MemoryAccount::charge`](crate::MemoryAccount::charge)) for received data that is unread:
     /// its memory, without pages shared with other connections. The budget counts kept memory itself.
     #[inline]
     pub fn receive_charge(&self) -> usize {
         self.inbound.queue.charge()
+    }
+
+    /// Bytes that the peer was promised: the announced window that it has not used
+    /// ([`MemoryAccount::promise`](crate::MemoryAccount::promise)).
+    #[inline]
+    pub fn promise(&self) -> u32 {
+        self.inbound.recv_window()
     }
 
     /// Bytes of memory that the send queue holds; a forwarder charges them to their receiver.

@@ -40,6 +40,7 @@ mod io_flags;
 mod isn;
 mod life;
 pub mod limits;
+mod memory;
 mod options;
 mod outbound;
 mod pages;
@@ -69,6 +70,7 @@ pub use life::fast_open::{
     SynData, TryExperimental,
 };
 pub use life::state::{Event, State};
+pub use memory::{MemoryAccount, Promise};
 pub use options::{AccurateEcnOption, OptionError, SackBlocks, TcpOptions};
 pub use outbound::congestion::{CongestionKind, SlowStartExit};
 pub use outbound::ecn::EcnCounts;
@@ -78,5 +80,5 @@ pub use path::Ports;
 pub use segment::{Arrival, Disposition, IcmpKind, IcmpNotice, SegmentOut, reset_for};
 pub use seq::Seq;
 pub use settings::Settings;
-pub use shared::{ChallengeLimit, Env, ReceiveBudget, Shared};
+pub use shared::{ChallengeLimit, Env, Shared};
 pub use syn_cookie::{Cookie, CookieJar};

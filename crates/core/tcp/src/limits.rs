@@ -29,9 +29,24 @@ pub const REFUSE_FACTOR: usize = 16;
 /// tenth lost has about 430; each range costs about 220 bytes of bookkeeping.
 pub const MAX_OUT_OF_ORDER_RANGES: usize = 1024;
 
-/// The part of a host's free receive memory that one connection may pin, as a divisor. With 4, a single
+/// The part of a host's free memory that one connection may pin, as a divisor. With 4, a single
 /// connection may have a fifth of all memory, and each of N has one in N + 4.
-pub const RECEIVE_SHARE: usize = 4;
+pub const MEMORY_SHARE: usize = 4;
+
+/// The part of a host's memory, as a divisor, that is for copies of what is sent only: promised windows
+/// would stop a host that sends much to many.
+pub const COPIES_PART: usize = 4;
+
+/// The part of a host's memory for received data, as a divisor, that windows leave free: thousands of
+/// connections that begin at once get [`LEAST_WINDOW`] each of it.
+pub const PROMISE_RESERVE: usize = 4;
+
+/// Segments for which a connection that holds nothing always gets a window, as in Linux under pressure.
+pub const LEAST_WINDOW: u32 = 4;
+
+/// Unit of time by which promises of silent connections expire: after one to two of these. Longer than
+/// the round trip of most paths, in which a peer uses what it was promised.
+pub const PROMISE_EPOCH: core::time::Duration = core::time::Duration::from_millis(250);
 
 /// The part of a host's receive memory, as a divisor, reserved for connections that hold little:
 /// data of others is refused there even within the window.

@@ -154,6 +154,9 @@ pub trait Device: Send {
         None
     }
 
+    /// Gives memory that was not used for a while back to the system. A host calls it about once a second.
+    fn trim(&mut self) {}
+
     /// Queues that take memory to receive into, and the rules that steer flows there, if any.
     fn steering(&mut self) -> Option<&mut Steering> {
         None
@@ -242,6 +245,11 @@ macro_rules! forward_device {
             $inner.room()
         }
     };
+    (@trim $this:ident $inner:expr) => {
+        fn trim(&mut $this) {
+            $inner.trim();
+        }
+    };
     (@steering $this:ident $inner:expr) => {
         fn steering(&mut $this) -> Option<&mut $crate::Steering> {
             $inner.steering()
@@ -254,6 +262,6 @@ impl<D: Device + ?Sized> Device for Box<D> {
     forward_device! {
         self => (**self);
         capabilities transmit receive take_refused poll_timeout wait_fd arm disarm counters
-        pool_audit room steering
+        pool_audit trim room steering
     }
 }

@@ -148,7 +148,7 @@ impl Device for Frames {
     forward_device! {
         self => self.pair;
         capabilities transmit receive take_refused poll_timeout wait_fd arm disarm counters
-        pool_audit steering
+        pool_audit trim steering
     }
 
     fn room(&self) -> Option<usize> {

@@ -151,7 +151,7 @@ impl<D: Device, R: Responder> Device for Intercept<D, R> {
 
     forward_device! {
         self => self.device;
-        capabilities take_refused wait_fd arm disarm counters pool_audit room steering
+        capabilities take_refused wait_fd arm disarm counters pool_audit trim room steering
     }
 }
 

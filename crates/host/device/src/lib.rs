@@ -22,6 +22,7 @@ mod frames;
 #[doc(hidden)]
 pub mod intercept;
 pub mod limits;
+pub mod machine;
 mod pair;
 #[cfg(feature = "pcap")]
 mod pcap;

@@ -107,6 +107,17 @@ pub const SOCKET_POOL_BYTES: usize = 16 << 20;
 /// two calls' worth of a stream, at the least.
 pub const RECEIVING_PART: usize = 4;
 
+/// The part of the machine's memory, as a divisor, that the sockets of one host may pin by default: as Linux's
+/// `tcp_mem` under pressure.
+pub const MEMORY_PART: u64 = 16;
+
+/// Bytes that the sockets of a host may pin on the smallest machines.
+pub const LEAST_MEMORY: u64 = 32 << 20;
+
+/// Memory of a device that receives for such a host, and the part of it that the host may pin: the rest is
+/// [`RECEIVING_PART`].
+pub const DEVICE_MEMORY_PARTS: (usize, usize) = (RECEIVING_PART, RECEIVING_PART - 1);
+
 /// Least memory to receive into over a socket, in bytes: many of the longest frames.
 pub const SOCKET_MIN_POOL_BYTES: usize = 1 << 20;
 

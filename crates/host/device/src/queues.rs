@@ -66,7 +66,7 @@ impl<D: Device> Device for Queues<D> {
 
     forward_device! {
         self => self.device;
-        transmit take_refused poll_timeout wait_fd arm disarm counters pool_audit room
+        transmit take_refused poll_timeout wait_fd arm disarm counters pool_audit trim room
     }
 
     fn steering(&mut self) -> Option<&mut Steering> {

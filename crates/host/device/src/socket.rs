@@ -128,6 +128,10 @@ macro_rules! card_methods {
             Some(self.card.pool.audit())
         }
 
+        fn trim(&mut self) {
+            self.card.pool.trim();
+        }
+
         fn room(&self) -> Option<usize> {
             Some($crate::device::room(&self.card.pool))
         }

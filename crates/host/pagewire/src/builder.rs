@@ -35,8 +35,7 @@ pub struct HostBuilder {
     transparent: bool,
     ip_forwarding: bool,
     reverse_path_check: bool,
-    pool_bytes: Option<usize>,
-    receive_memory: Option<usize>,
+    memory: Option<usize>,
     tcp: TcpConfig,
     /// The last option that is no setting of new connections.
     refused_option: Option<SocketOption>,
@@ -72,8 +71,7 @@ impl HostBuilder {
             transparent: false,
             ip_forwarding: false,
             reverse_path_check: true,
-            pool_bytes: None,
-            receive_memory: None,
+            memory: None,
             tcp: TcpConfig::default(),
             refused_option: None,
             fast_open: FastOpenConfig::default(),
@@ -188,11 +186,10 @@ pagewire_mem::setters! {
 pagewire_mem::setters! {
     /// # Memory
     HostBuilder:
-    /// Bytes of memory for payload that is written by copy; touched only as far as used.
-    pool_bytes(bytes: usize): pool_bytes = Some(bytes);
-    /// Bytes of memory that all connections together may pin for unread or forwarded data: less
-    /// than the device's receive memory. 48 MiB by default, three quarters of a tap's.
-    receive_memory(bytes: usize): receive_memory = Some(bytes);
+    /// Bytes of memory that all sockets together may pin: unread, forwarded and kept data, and copies of
+    /// what is sent. By default a sixteenth of the machine's memory, or of the control group's limit, as
+    /// Linux's `tcp_mem`. Memory is touched only as far as used, and returned to the system after a while.
+    memory(bytes: usize): memory = Some(bytes);
     /// Bytes of memory that zero-copy sends ([`TcpStream::send_zc`](crate::TcpStream::send_zc)) of this
     /// host may hold. By default all hosts of the process share the user's `RLIMIT_MEMLOCK`; a host
     /// with a number of its own does not count there.
@@ -334,16 +331,11 @@ impl HostBuilder {
         if let Some(bytes) = self.notification_memory {
             config.zerocopy.notification_bytes = bytes;
         }
-        if let Some(bytes) = self.receive_memory {
-            config.receive_memory = bytes;
-        }
         if let Some(limit) = self.received_deadline {
             config.zerocopy.received_deadline = limit;
         }
         config.loopback_by_reference = self.loopback_by_reference;
-        if let Some(bytes) = self.pool_bytes {
-            config.pool_bytes = bytes;
-        }
+        config.memory = self.memory.unwrap_or_else(pagewire_device::machine::memory);
         let stack = Stack::new(Instant::ZERO, config)?;
         let mut devices = Devices::new();
         let all = std::iter::once(device).chain(self.links.into_iter().map(|link| link.device));

@@ -40,6 +40,8 @@ use crate::waiters::{EndWatchers, HostWaiters};
 use locked::Locked;
 use shutdown::{SHUTDOWN_LIMIT, ShutdownProgress, ShutdownRequest};
 
+use crate::turn::TRIM_INTERVAL;
+
 /// How long after the last inline poll the driver takes the device back, and a frame can wait.
 pub(crate) const INLINE_GRACE: Duration = Duration::from_micros(200);
 
@@ -127,6 +129,8 @@ pub(crate) struct Inner {
     pub(crate) unfinished: bool,
     /// When an armed driver wakes by itself.
     pub(crate) armed_until: Instant,
+    /// When memory that was not used for a while goes back to the system next.
+    pub(crate) trim_at: Instant,
     /// When an application thread last polled the device.
     pub(crate) last_inline: Option<Instant>,
     pub(crate) observer: Option<Observer>,
@@ -177,6 +181,7 @@ impl Shared {
             watchers: watchers.clone(),
             unfinished: false,
             armed_until: Instant::FAR,
+            trim_at: Instant::ZERO + TRIM_INTERVAL,
             last_inline: None,
             observer: None,
             #[cfg(feature = "rings")]

@@ -22,6 +22,12 @@ pub struct Stats {
     pub links: Vec<LinkStats>,
     /// Bytes of memory that sockets pin for data that is unread or forwarded.
     pub receive_memory: usize,
+    /// Bytes of memory that sockets pin of all kinds, copies of what is sent included.
+    pub memory: usize,
+    /// Bytes of memory that they may pin ([`HostBuilder::memory`](crate::HostBuilder::memory)).
+    pub memory_limit: usize,
+    /// Bytes of windows that peers were promised, and have not used.
+    pub memory_promised: usize,
     /// Waiting threads that were woken.
     pub wakeups: u64,
     /// The first failure of a device as a whole, if there was one.

@@ -30,6 +30,9 @@ const SERVICE_TURNS: usize = 16;
 /// How long frames wait at most for a device that had no room and does not report when it has.
 pub(crate) const BLOCKED_RETRY: Duration = Duration::from_millis(1);
 
+/// How often unused memory goes back to the system: groups of pages that nobody took for so long.
+pub(crate) const TRIM_INTERVAL: Duration = Duration::from_secs(1);
+
 /// How often a device without a descriptor is polled while all threads sleep.
 const POLLED_DEVICE: Duration = Duration::from_millis(1);
 
@@ -41,6 +44,9 @@ impl Inner {
             return false;
         }
         self.waiters.fire(now);
+        if now >= self.trim_at {
+            self.trim(now);
+        }
         let mut worked = false;
         (self.services_unpolled, self.services_worked) = (!self.services.is_empty(), false);
         for _ in 0..ROUNDS_PER_TURN {
@@ -54,6 +60,14 @@ impl Inner {
         self.stack.end_turn();
         worked |= std::mem::take(&mut self.rings_worked);
         worked | self.services_worked
+    }
+
+    /// Gives memory that was not used for a while back to the system.
+    #[cold]
+    fn trim(&mut self, now: Instant) {
+        self.stack.trim();
+        self.devices.all.iter_mut().for_each(|link| link.device.trim());
+        self.trim_at = now + TRIM_INTERVAL;
     }
 
     /// Receives a burst from each device into the stack; returns the length of the longest.

@@ -140,11 +140,10 @@ impl Run {
     fn new(purpose: Purpose) -> Self {
         let addresses = ["10.0.0.1/24", "fd00::1/64"].map(|a| a.parse().expect("address"));
         let mut config = StackConfig::new(capabilities(), addresses.to_vec(), [7; 32]);
-        config.pool_bytes = 1 << 20;
+        config.memory = 1 << 20;
         config.gateways = vec!["10.0.0.2".parse().expect("address")];
         config.tcp.recv_buffer = 64 << 10;
         config.tcp.send_buffer = 64 << 10;
-        config.receive_memory = 512 << 10;
         let addresses = ["10.0.1.1/24", "fd01::1/64"].map(|a| a.parse().expect("address"));
         config.links = vec![LinkConfig::new(second(), addresses.to_vec())];
         config.ip_forwarding = purpose == Purpose::Router;

@@ -41,7 +41,7 @@ pub struct Reach {
 /// Runs one input; see the head of this file.
 pub fn posix_calls(data: &[u8]) -> Reach {
     let (left, right) = pair_with(|config| {
-        config.pool_bytes = 2 << 20;
+        config.memory = 2 << 20;
         config.tcp.recv_buffer = 64 << 10;
         config.tcp.recv_buffer_initial = 16 << 10;
         config.tcp.send_buffer = 64 << 10;

@@ -136,7 +136,7 @@ impl World {
         let mut sim = Sim::new(1);
         let add = |sim: &mut Sim<Host>, cidr: &str| {
             let mut config = sim.stack_config(cidr.parse().expect("an address"));
-            config.pool_bytes = 2 << 20;
+            config.memory = 2 << 20;
             config.tcp.recv_buffer = 64 << 10;
             config.tcp.recv_buffer_initial = 16 << 10;
             config.tcp.send_buffer = 64 << 10;

@@ -63,7 +63,7 @@ impl Plugin {
         // Nothing is random: all runs are equal.
         let mut base =
             StackConfig::new(Wire::capabilities(flags.mtu()), flags.addresses.clone(), [0x5a; 32]);
-        base.pool_bytes = POOL_BYTES;
+        base.memory = POOL_BYTES;
         base.announce = false;
         base.tcp.max_mss = flags.max_mss();
         base.zerocopy.looped_copy = flags.looped_copy;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pagewire::{Cidr, CidrError};
 
 use crate::dns::{DeniedName, OwnNames, Resolver};
-use crate::limits::{CONNECTIONS, IDLE_TIME, POOL_BYTES, RECEIVE_MEMORY};
+use crate::limits::{CONNECTIONS, IDLE_TIME, MEMORY};
 use crate::policy::{RouteSocket, Rules};
 use crate::publish::Publish;
 use crate::relay::{Dial, Kernel};
@@ -72,8 +72,7 @@ pub struct GuestConfig {
     pub(crate) published: Vec<Publish>,
     pub(crate) connections: usize,
     pub(crate) idle: Option<Duration>,
-    pub(crate) receive_memory: usize,
-    pub(crate) pool_bytes: usize,
+    pub(crate) memory: usize,
     pub(crate) spin: Option<Duration>,
 }
 
@@ -85,8 +84,7 @@ impl Default for GuestConfig {
             published: Vec::new(),
             connections: CONNECTIONS,
             idle: Some(IDLE_TIME),
-            receive_memory: RECEIVE_MEMORY,
-            pool_bytes: POOL_BYTES,
+            memory: MEMORY,
             spin: None,
         }
     }
@@ -128,11 +126,9 @@ pagewire::parts::setters! {
     connections(limit: usize): connections = limit;
     /// Silence after which a connection is reset; `None`: never. 2 hours and 4 minutes by default.
     idle(limit: Option<Duration>): idle = limit;
-    /// Bytes of memory that the guest's connections pin for data that the network has not taken: no
-    /// more than a device has that receives by its own memory, of which it keeps a part for others.
-    receive_memory(bytes: usize): receive_memory = bytes;
-    /// Bytes of memory for data from the network that the guest has not acknowledged.
-    pool_bytes(bytes: usize): pool_bytes = bytes;
+    /// Bytes of memory that the guest's connections pin, for data that the network has not taken and
+    /// for data that the guest has not acknowledged; 32 MiB by default.
+    memory(bytes: usize): memory = bytes;
     /// How long the guest's thread polls the device before it sleeps; see
     /// [`pagewire::HostBuilder::spin`].
     spin(limit: Duration): spin = Some(limit);

@@ -150,12 +150,8 @@ impl Gateway {
         let permit = GuestPermit::take(&self.0.guests).ok_or(AddError::TooMany)?;
         let id = GuestId(self.0.last_guest.fetch_add(1, Ordering::Relaxed) + 1);
         let tcp = TcpConfig { nagle: false, notsent_lowat: UNSENT, ..TcpConfig::default() };
-        let mut host = Host::builder()
-            .device(device)
-            .transparent(true)
-            .tcp_config(tcp)
-            .receive_memory(config.receive_memory)
-            .pool_bytes(config.pool_bytes);
+        let mut host =
+            Host::builder().device(device).transparent(true).tcp_config(tcp).memory(config.memory);
         for network in &config.networks {
             host = host.address(network.to_string());
         }

@@ -124,11 +124,9 @@ pub const ACCEPT_BURST: usize = 64;
 
 // Memory of one guest's stack.
 
-/// Bytes of memory that a guest's connections pin for data that the network has not taken.
-pub const RECEIVE_MEMORY: usize = 16 << 20;
-
-/// Bytes of memory for data from the network that a guest has not acknowledged.
-pub const POOL_BYTES: usize = 16 << 20;
+/// Bytes of memory that a guest's connections pin, for data that the network has not taken and for data
+/// that the guest has not acknowledged.
+pub const MEMORY: usize = 32 << 20;
 
 /// Time between two checks of a guest that ends.
 pub(crate) const FINISH_LOOK: Duration = Duration::from_millis(1);

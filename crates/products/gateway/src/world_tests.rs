@@ -80,7 +80,7 @@ pub(crate) fn stack(
     let addresses = addresses.iter().map(|addr| addr.parse().unwrap()).collect();
     let mut config = StackConfig::new(capabilities, addresses, [host; 32]);
     config.announce = false;
-    config.pool_bytes = 16 << 20;
+    config.memory = 16 << 20;
     change(&mut config);
     Stack::new(Instant::from_millis(1000), config).unwrap()
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use pagewire_stack::TcpConfig;
 
 use crate::SimTime;
-use crate::limits::{DEFAULT_LIMIT, POOL_BYTES};
+use crate::limits::{DEFAULT_LIMIT, MEMORY};
 use crate::network::link::Link;
 use crate::network::names::IpVersion;
 use crate::network::routing::Unreachable;
@@ -101,7 +101,7 @@ impl Builder {
             link: Link::new(),
             tcp: TcpConfig::default(),
             unreachable: Unreachable::default(),
-            memory: POOL_BYTES,
+            memory: MEMORY,
             leaks: Leaks::default(),
             panics: Panics::default(),
             foreign_threads: ForeignThreads::default(),

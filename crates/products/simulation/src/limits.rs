@@ -5,11 +5,9 @@ use std::time::Duration;
 /// Hosts of one simulation: their numbers have to fit into 24 bits, those of `10.0.0.0/8`.
 pub(crate) const MAX_HOSTS: usize = 1 << 20;
 
-/// Bytes of address space of a host's pool by default; touched only as far as used.
-pub(crate) const POOL_BYTES: usize = 4 << 20;
-
-/// Bytes that a host's sockets may pin for unread data: a window of a default connection, and more.
-pub(crate) const RECEIVE_MEMORY: usize = 8 << 20;
+/// Bytes that a host's sockets may pin by default, touched only as far as used: a window of a default
+/// connection, and more.
+pub(crate) const MEMORY: usize = 8 << 20;
 
 /// Latency of a link by default: hosts in one data centre, with some distance.
 pub(crate) const DEFAULT_LATENCY: Duration = Duration::from_millis(1);

@@ -20,7 +20,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter};
+use pagewire_mem::{CopyLedger, Instant, PAGE_SIZE, PacketBuf, PagePool, PageWriter};
 use pagewire_tcp::Shared;
 
 use self::input::reassembly::Reassembly;
@@ -36,6 +36,7 @@ use crate::counters::{Counters, DropReason};
 use crate::error::{Error, StackError};
 use crate::limits::{CONGESTED_FRAMES, MAX_IP_PACKET};
 use crate::random::{KeyedHash, Random};
+use crate::sockets::pages::waiters::{FreePages, reserve};
 
 mod head;
 mod icmp;
@@ -74,6 +75,32 @@ impl Mem {
     pub(crate) fn new(pool: PagePool, shared: Shared) -> Self {
         let (writer, filler) = (PageWriter::new(), PageWriter::new());
         Self { pool, writer, filler, ledger: CopyLedger::new(), shared }
+    }
+
+    /// Counts the pool's pages that are in use in the account, and lets promises expire.
+    #[inline]
+    pub(crate) fn note(&mut self, now: Instant) {
+        self.shared.memory.handle_time(now);
+        self.note_pages();
+    }
+
+    /// Counts the pool's pages that are in use in the account.
+    #[inline]
+    pub(crate) fn note_pages(&mut self) {
+        let stats = self.pool.stats();
+        self.shared.memory.set_copies((stats.total - stats.free) * PAGE_SIZE);
+    }
+
+    /// Bytes that connections may still have copied to the pool's pages, but for data that can leave at once.
+    #[inline]
+    pub(crate) fn free_for_copies(&self) -> usize {
+        let pages = self.pool.stats().free.saturating_sub(reserve(&self.pool));
+        (pages * PAGE_SIZE).min(self.shared.memory.free_for_copies())
+    }
+
+    /// Pages that sockets which wait for some may have.
+    pub(crate) fn free_pages(&self) -> FreePages {
+        FreePages { all: self.pool.stats().free, shared: self.free_for_copies() / PAGE_SIZE }
     }
 }
 

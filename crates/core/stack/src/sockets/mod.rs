@@ -10,7 +10,7 @@ pub(crate) mod ids;
 pub(crate) mod listen;
 pub(crate) mod marks;
 pub(crate) mod options;
-mod pages;
+pub(crate) mod pages;
 mod splice;
 pub(crate) mod table;
 pub(crate) mod tcp;

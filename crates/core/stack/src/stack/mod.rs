@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, CopyReason, FragVec, Instant, PacketBuf, PagePool, PoolAudit};
-use pagewire_tcp::{ChallengeLimit, ReceiveBudget, Shared};
+use pagewire_tcp::{ChallengeLimit, MemoryAccount, Shared};
 
 use crate::config::{PoolMemory, StackConfig};
 use crate::limits::LOOPBACKS_PER_POLL;
@@ -67,15 +67,15 @@ impl Stack {
         tcp.fast_open.configure(config.fast_open);
         let work = Work::new(now, config.zerocopy);
         let shared = Shared {
-            receive: ReceiveBudget::new(config.receive_memory).with_kept(&work.returns),
+            memory: MemoryAccount::new(config.memory).with_kept(&work.returns),
             challenges: ChallengeLimit::new(
                 derive(&secret, b"challenge acks"),
                 config.challenge_acks_per_second,
             ),
         };
         let pool = match config.pool {
-            PoolMemory::File => PagePool::new("pagewire-stack", config.pool_bytes)?,
-            PoolMemory::Anonymous => PagePool::anonymous(config.pool_bytes)?,
+            PoolMemory::File => PagePool::new("pagewire-stack", config.memory)?,
+            PoolMemory::Anonymous => PagePool::anonymous(config.memory)?,
         };
         let mut net = Net::new(now, &net_config, Mem::new(pool, shared))?;
         for link in &config.links {
@@ -123,6 +123,7 @@ impl Stack {
         link: LinkId,
         frames: &mut VecDeque<PacketBuf>,
     ) {
+        self.cx.net.mem.note(now);
         if let Some(index) = self.cx.net.find_link(link) {
             for frame in frames.iter_mut() {
                 self.handle_frame_at(now, index, frame);
@@ -136,6 +137,7 @@ impl Stack {
 
     /// Runs what is due at `now`, see [`poll_timeout`](Self::poll_timeout); harmless at any time.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.cx.net.mem.note(now);
         self.cx.net.handle_timeout(now);
         // While no device asks for output, no other call processes these.
         self.take_inbound(now);
@@ -225,7 +227,7 @@ impl Stack {
         let Context { net, work, .. } = &self.cx;
         work.tx_pending.is_empty()
             && work.event_pending.is_empty()
-            && !work.page_waiters.is_met(net.mem.pool.stats().free)
+            && !work.page_waiters.is_met(net.mem.free_pages())
             && !work.completions.is_pending()
             && net.is_at_rest()
     }
@@ -341,16 +343,26 @@ impl Stack {
         writer.write(pool, data, ledger, CopyReason::AppWrite)
     }
 
-    /// Bytes of memory that sockets pin for unread data; see [`StackConfig::receive_memory`].
+    /// The account of the memory that sockets pin; see [`StackConfig::memory`].
+    pub fn memory(&self) -> &MemoryAccount {
+        &self.cx.net.mem.shared.memory
+    }
+
+    /// Bytes of memory that sockets pin for unread data, and that applications keep.
     pub fn receive_memory_used(&self) -> usize {
-        self.cx.net.mem.shared.receive.used()
+        self.memory().received()
     }
 
     /// The device whose frames come next has `bytes` bytes of memory left for what stays unread: no
     /// more is taken, or promised to peers, until the next call. `usize::MAX`: only
-    /// [`StackConfig::receive_memory`] counts.
+    /// [`StackConfig::memory`] counts.
     pub fn set_receive_room(&mut self, bytes: usize) {
-        self.cx.net.mem.shared.receive.set_room(bytes);
+        self.cx.net.mem.shared.memory.set_room(bytes);
+    }
+
+    /// Gives memory that was not used for a while back to the system; for about once a second.
+    pub fn trim(&mut self) {
+        self.cx.net.mem.pool.trim();
     }
 
     /// Counts the pages of the stack's pool: walks over all of them.

@@ -65,6 +65,7 @@ impl Connection {
     ) -> Self {
         let mut conn = Self::accept(now, config, link, ports, cookie.iss, ts_offset, &cookie.syn);
         conn.out.transfer.snd.nxt = cookie.iss + 1;
+        conn.inbound.announce_first_window(&conn.path, conn.inbound.rcv_nxt());
         conn
     }
 

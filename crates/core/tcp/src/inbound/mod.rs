@@ -9,6 +9,7 @@ pub(crate) mod window;
 use pagewire_mem::{FragVec, Instant};
 
 use crate::config::{Config, LinkLimits};
+use crate::error::DropReason;
 use crate::header::TcpHeader;
 use crate::inbound::ack::AckState;
 use crate::inbound::receive_queue::{Inserted, ReceiveQueue};
@@ -63,6 +64,8 @@ bitflags::bitflags! {
         const URGENT_IN = 1 << 2;
         /// The peer's FIN arrived, perhaps beyond a gap.
         const FIN_KNOWN = 1 << 3;
+        /// The next data in order was refused for want of the host's memory: the next window is 0.
+        const OUT_OF_MEMORY = 1 << 4;
     }
 }
 
@@ -132,10 +135,10 @@ impl Inbound {
         self.irs = syn.seq;
         self.queue = ReceiveQueue::new(first);
         self.acked = first;
-        // Before the peer's numbers are known, the edge counts from 0: the window of our SYN.
+        // Before the peer's numbers are known, the edge counts from 0: the window of our SYN. A SYN,ACK
+        // announces one when it leaves.
         if self.edge == Seq(0) {
             self.ssthresh = self.first_window(path);
-            self.edge = Seq(self.ssthresh);
         }
         self.edge = first + self.edge.0;
         if !path.scaling_ok {
@@ -190,7 +193,7 @@ impl Inbound {
 
     /// Notes how much memory the host allows, which bounds the window.
     pub(crate) fn note_allowance(&mut self, env: &Env<'_>) {
-        self.allowance = u32::try_from(env.shared.receive.allowance()).unwrap_or(u32::MAX);
+        self.allowance = u32::try_from(env.shared.memory.allowance()).unwrap_or(u32::MAX);
     }
 
     /// RCV.NXT: the next number expected, after the peer's FIN.
@@ -220,6 +223,10 @@ impl Inbound {
     pub(crate) fn insert(&mut self, env: &mut Env<'_>, seq: Seq, payload: FragVec) -> Inserted {
         let inserted = self.queue.insert(env, seq, payload);
         self.bytes_received += u64::from(inserted.advanced);
+        // As Linux: whoever has something to read opens the window again by reading.
+        if inserted.dropped == Some(DropReason::HostMemory) && self.queue.queued() > 0 {
+            self.flags.insert(InFlags::OUT_OF_MEMORY);
+        }
         inserted
     }
 }

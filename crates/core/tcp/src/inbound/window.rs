@@ -5,9 +5,11 @@ use core::time::Duration;
 use pagewire_mem::Instant;
 
 use crate::config::Config;
-use crate::inbound::Inbound;
 use crate::inbound::ack::AckDue;
-use crate::limits::{MAX_RECV_BUFFER, MAX_WINDOW_SCALE, MIN_RECV_BUFFER, TIMESTAMPS_LEN};
+use crate::inbound::{InFlags, Inbound};
+use crate::limits::{
+    LEAST_WINDOW, MAX_RECV_BUFFER, MAX_WINDOW_SCALE, MIN_RECV_BUFFER, TIMESTAMPS_LEN,
+};
 use crate::outbound::rtt::RttEstimator;
 use crate::path::Path;
 use crate::seq::Seq;
@@ -31,6 +33,11 @@ pub(crate) fn initial(config: &Config, mss: u16) -> u32 {
     whole.min(u32::from(u16::MAX))
 }
 
+/// The least window of a connection that holds nothing.
+pub(crate) const fn least(mss: u32) -> u32 {
+    LEAST_WINDOW * mss
+}
+
 impl Inbound {
     /// Whether the next segment has SACK blocks.
     #[inline]
@@ -51,11 +58,12 @@ impl Inbound {
         edge.saturating_since(self.rcv_nxt())
     }
 
-    /// The window of our SYN. As in Linux, that of an answer leaves room for timestamps.
+    /// The window of our SYN, if memory allows. As in Linux, that of an answer leaves room for timestamps.
     pub(crate) fn first_window(&self, path: &Path) -> u32 {
         let stamps = !path.active && path.timestamps_ok;
         let options = if stamps { TIMESTAMPS_LEN } else { 0 };
-        initial(path.config(), path.announced_mss().saturating_sub(options))
+        let mss = path.announced_mss().saturating_sub(options);
+        initial(path.config(), mss).min(self.allowance.max(least(mss.into())))
     }
 
     /// The largest window with the present buffer, as far as the header can express it.
@@ -90,7 +98,7 @@ impl Inbound {
     pub(crate) fn allowed(&self, path: &Path, mss: u32) -> u32 {
         let charged = self.queue.charge_with_held() + self.kept() as usize;
         let by_host = match u32::try_from(charged).unwrap_or(u32::MAX) {
-            0 => self.allowance.max(4 * mss),
+            0 => self.allowance.max(least(mss)),
             pinned => self.allowance.saturating_sub(pinned),
         };
         match self.kept() {
@@ -167,6 +175,9 @@ impl Inbound {
     /// The window field of the next segment; moves the right edge accordingly.
     pub(crate) fn announce_window(&mut self, path: &Path, rtt: &RttEstimator) -> u16 {
         let scale = self.scale;
+        if self.flags.contains(InFlags::OUT_OF_MEMORY) {
+            return self.announce_nothing();
+        }
         let granule = 1u64 << scale;
         let offer = u64::from(self.window_to_offer(path, rtt));
         // Rounding down would shrink the offered window. Rounding up exceeds the buffer a little:
@@ -177,11 +188,20 @@ impl Inbound {
         let bytes = if up + u64::from(self.buffer_used()) <= limit { up } else { offer };
         let units = (bytes >> scale).min(u64::from(u16::MAX)) as u16;
         let edge = self.rcv_nxt() + (u32::from(units) << scale);
-        if path.config().shrink_window {
+        if path.config().shrink_window || self.rare.as_ref().is_some_and(|r| r.shrunk.is_some()) {
             self.note_shrunk(edge);
         }
         self.edge = self.edge.max(edge);
         units
+    }
+
+    /// The window of 0 that tells the peer to wait: data was refused. As in Linux the next segment
+    /// announces what it may, and the edge stays.
+    #[cold]
+    fn announce_nothing(&mut self) -> u16 {
+        self.flags.remove(InFlags::OUT_OF_MEMORY);
+        self.note_shrunk(self.rcv_nxt());
+        0
     }
 
     /// New data has arrived in order: `payload` bytes, `pushed` if with PSH.

@@ -182,8 +182,11 @@ fn connection_from_a_cookie_is_as_one_whose_handshake_was_remembered() {
     let back = now + Duration::from_millis(20);
     let cookie = jar().check(back, ends(), OFFSET, &ack(&sent)).unwrap();
     let config = Arc::new(Config::default());
-    let remembered =
+    let mut remembered =
         Connection::accept(now, Arc::clone(&config), LINK, ports, sent.seq, OFFSET, &syn(options));
+    // The SYN,ACK announces the first window.
+    let next = remembered.inbound.rcv_nxt();
+    remembered.inbound.announce_first_window(&remembered.path, next);
     let found = Connection::from_cookie(back, config, LINK, ports, OFFSET, &cookie);
     let says = |c: &Connection| {
         let (snd, rcv) = (&c.out.transfer.snd, &c.inbound);

@@ -153,17 +153,17 @@ given! {
         assert_eq!(t.conn.pinned_receive(), before);
     }
     data_for_a_host_without_memory_is_refused_and_taken_when_there_is_some {
-        t.shared.receive = ReceiveBudget::new(1 << 20);
-        t.shared.receive.charge(0, 1 << 20);
+        t.shared.memory = MemoryAccount::for_received(1 << 20);
+        t.shared.memory.charge(0, 1 << 20);
         t.peer_dropped(DropReason::HostMemory, ". 1:1001(1000) ack 1").sent();
-        t.shared.receive.charge(1 << 20, 0);
+        t.shared.memory.charge(1 << 20, 0);
         t.peer(". 1:1001(1000) ack 1").read(1000);
     }
     /// In the last eighth of the memory. Without any selective acknowledgement, only a timeout would tell
     /// the peer of the gap.
     two_segments_beyond_a_gap_are_taken_although_memory_is_short {
-        t.shared.receive = ReceiveBudget::new(1 << 20);
-        t.shared.receive.charge(0, (1 << 20) * 15 / 16 - 10_000);
+        t.shared.memory = MemoryAccount::for_received(1 << 20);
+        t.shared.memory.charge(0, (1 << 20) * 15 / 16 - 10_000);
         t.peer(". 1001:2001(1000) ack 1").expect(". 1:1(0) ack 1 <sack 1001:2001>");
         // Two segments of a coalesced frame are taken.
         t.peer_dropped(DropReason::HostMemory, ". 3001:23001(20000) ack 1");
@@ -175,32 +175,32 @@ given! {
     }
     /// The last sixteenth is for those that hold nothing.
     nothing_beyond_a_gap_is_taken_of_what_is_left_for_others {
-        t.shared.receive = ReceiveBudget::new(1 << 20);
-        t.shared.receive.charge(0, (1 << 20) * 15 / 16 - 500);
+        t.shared.memory = MemoryAccount::for_received(1 << 20);
+        t.shared.memory.charge(0, (1 << 20) * 15 / 16 - 500);
         t.peer_dropped(DropReason::HostMemory, ". 1001:2001(1000) ack 1");
         t.expect(". 1:1(0) ack 1 <>");
     }
     what_comes_next_in_order_has_precedence_over_what_waits_beyond_a_gap {
         // RFC 2018 section 8: what was SACKed may be thrown away when memory runs out.
-        t.shared.receive = ReceiveBudget::new(100_000);
+        t.shared.memory = MemoryAccount::for_received(100_000);
         t.peer(". 2001:4001(2000) ack 1").sent();
         let held = t.conn.receive_charge();
-        t.shared.receive.charge(0, 100_000);
+        t.shared.memory.charge(0, 100_000);
         assert!(held >= 2000);
         t.peer(". 1:1001(1000) ack 1").read(1000);
         assert_eq!(t.conn.receive_charge(), 0);
         // The peer sends the rest again.
-        t.shared.receive.charge(100_000, 0);
+        t.shared.memory.charge(100_000, 0);
         t.peer(". 1001:4001(3000) ack 1").read(3000);
     }
     what_waits_beyond_a_gap_is_not_thrown_away_for_more_than_it_makes_room_for {
-        t.shared.receive = ReceiveBudget::new(100_000);
+        t.shared.memory = MemoryAccount::for_received(100_000);
         t.peer(". 3001:3101(100) ack 1").sent();
         let held = t.conn.receive_charge();
-        t.shared.receive.charge(0, 100_000);
+        t.shared.memory.charge(0, 100_000);
         t.peer_dropped(DropReason::HostMemory, ". 1:2001(2000) ack 1").sent();
         assert_eq!(t.conn.receive_charge(), held);
-        t.shared.receive.charge(100_000, 0);
+        t.shared.memory.charge(100_000, 0);
         t.peer(". 1:3001(3000) ack 1").read(3100);
     }
 }

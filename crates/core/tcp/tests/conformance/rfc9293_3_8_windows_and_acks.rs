@@ -198,13 +198,13 @@ fn memory_for_less_than_a_segment_opens_no_window() {
     let mut t = Test::established(Config { recv_buffer: 4000, ..plain() });
     t.peer("P. 1:4001(4000) ack 1").expect(". 1:1(0) ack 4001 win 0").nothing();
     let all = 1 << 20;
-    t.shared.receive = ReceiveBudget::new(all);
-    t.shared.receive.charge(0, all);
+    t.shared.memory = MemoryAccount::for_received(all);
+    t.shared.memory.charge(0, all);
     t.read(1500).nothing();
     // Memory is freed little by little. The first window that it opens is a whole segment.
     let mut opened = Vec::new();
-    while opened.is_empty() && t.shared.receive.used() > 0 {
-        t.shared.receive.charge(100, 0);
+    while opened.is_empty() && t.shared.memory.used() > 0 {
+        t.shared.memory.charge(100, 0);
         opened = t.after_return().sent_segments();
     }
     assert_eq!(opened.iter().map(|s| s.header.window).collect::<Vec<_>>(), [1000]);
@@ -214,8 +214,8 @@ fn memory_for_less_than_a_segment_opens_no_window() {
 fn connection_that_holds_nothing_is_offered_four_segments_without_memory() {
     let mut t = Test::established(Config { recv_buffer: 40_000, ..plain() });
     t.peer("P. 1:40001(40000) ack 1").expect(". 1:1(0) ack 40001 win 0").nothing();
-    t.shared.receive = ReceiveBudget::new(1 << 20);
-    t.shared.receive.charge(0, 1 << 20);
+    t.shared.memory = MemoryAccount::for_received(1 << 20);
+    t.shared.memory.charge(0, 1 << 20);
     t.read(39_999).nothing();
     t.read(1).expect(". 1:1(0) ack 40001 win 4000").nothing();
 }

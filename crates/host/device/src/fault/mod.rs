@@ -267,7 +267,7 @@ impl<D: Device> Device for Fault<D> {
 
     forward_device! {
         self => self.device;
-        wait_fd disarm counters pool_audit room steering
+        wait_fd disarm counters pool_audit trim room steering
     }
 }
 

@@ -190,7 +190,7 @@ impl<D: Device, W: Write + Send> Device for Pcap<D, W> {
 
     forward_device! {
         self => self.device;
-        take_refused poll_timeout wait_fd disarm counters steering pool_audit room
+        take_refused poll_timeout wait_fd disarm counters steering pool_audit trim room
     }
 }
 

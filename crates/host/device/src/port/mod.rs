@@ -288,6 +288,11 @@ impl Port {
         self.pool.drain();
     }
 
+    /// Gives memory that was not used for a while back to the system; for about once a second.
+    pub fn trim(&mut self) {
+        self.pool.trim();
+    }
+
     /// The port's id in its table.
     pub fn id(&self) -> Option<PortId> {
         self.table.as_ref().map(|(_, seat)| seat.id())

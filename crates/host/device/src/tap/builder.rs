@@ -8,13 +8,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::limits::{
-    MAX_MTU, MAX_NAME, MAX_QUEUES, MIN_MTU, MIN_POOL_BYTES, POOL_BYTES, QUEUE_BYTES, QUEUE_FRAMES,
+    MAX_MTU, MAX_NAME, MAX_QUEUES, MIN_MTU, MIN_POOL_BYTES, QUEUE_BYTES, QUEUE_FRAMES,
     SETTLE_PAUSE, SETTLE_TRIES, SPARE_QUEUES,
 };
 use super::netlink::{Link, Netlink};
 use super::sys::{self, Queues, Step};
 use super::{Tap, TapQueues, errno};
 use crate::DeviceError;
+use crate::machine;
 use crate::settings::{self, LinkSettings};
 use pagewire_mem::link::{Capabilities, HeaderSplit};
 
@@ -234,7 +235,7 @@ impl TapBuilder {
         if !(1..=MAX_QUEUES).contains(&queues) {
             return config(format!("{queues} queues are not possible: choose 1 to {MAX_QUEUES}"));
         }
-        let pool_bytes = self.settings.pool_bytes.unwrap_or(POOL_BYTES);
+        let pool_bytes = self.settings.pool_bytes.unwrap_or_else(machine::device_memory);
         let addresses =
             self.host_addresses.iter().map(|text| parse_address(text)).collect::<Result<_, _>>()?;
         let spare_queues = (pool_bytes / QUEUE_BYTES).saturating_sub(1).min(SPARE_QUEUES);

@@ -17,9 +17,6 @@ pub const MAX_NAME: usize = 15;
 /// Most queues of one tap: the kernel's `MAX_TAP_QUEUES`.
 pub const MAX_QUEUES: usize = 256;
 
-/// Memory to receive into, in bytes per queue, by default: ten of the stack's largest windows.
-pub const POOL_BYTES: usize = 64 << 20;
-
 /// Least memory to receive into, in bytes: a frame must always fit beside those that are held.
 pub const MIN_POOL_BYTES: usize = 1 << 20;
 

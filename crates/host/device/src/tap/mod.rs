@@ -46,6 +46,7 @@ pub use builder::{TapBuilder, TapParts, loopback_up};
 use limits::VNET_HEADER;
 use queues::{TapQueue, TapQueues};
 
+use crate::device::room;
 use crate::{Device, DeviceCounters, DeviceError};
 use pagewire_mem::link::{Capabilities, Steering};
 
@@ -161,6 +162,14 @@ impl Device for Tap {
 
     fn pool_audit(&self) -> Option<PoolAudit> {
         Some(self.receiver.pool.audit())
+    }
+
+    fn trim(&mut self) {
+        self.receiver.pool.trim();
+    }
+
+    fn room(&self) -> Option<usize> {
+        Some(room(&self.receiver.pool))
     }
 
     /// A tap that was made here has queues beside the first that can be given memory, which must be

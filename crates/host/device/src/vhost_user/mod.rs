@@ -280,6 +280,10 @@ impl Device for VhostUser {
     fn pool_audit(&self) -> Option<PoolAudit> {
         Some(self.receiver.port.pool_audit())
     }
+
+    fn trim(&mut self) {
+        self.receiver.port.trim();
+    }
 }
 
 impl Drop for VhostUser {

@@ -66,7 +66,7 @@ fn a_pipe_carries_bytes_and_says_when_an_end_is_gone() {
 
 #[test]
 fn a_write_to_a_pipe_that_finds_no_page_says_so_instead_of_waiting_for_ever() {
-    let (left, _) = pair_with(|config| config.pool_bytes = 256 << 10);
+    let (left, _) = pair_with(|config| config.memory = 256 << 10);
     // 64 KiB for each, until there is no page left.
     let full = (0..64).find_map(|_| {
         let (_, write) = left.pipe2(0).unwrap();

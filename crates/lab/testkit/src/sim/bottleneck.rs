@@ -138,7 +138,7 @@ impl Bottleneck {
             ..FaultConfig::default()
         };
         let mut config = sim.stack_config("10.0.0.1/16".parse().map_err(|e| wrong(&e))?);
-        config.pool_bytes = BOTTLENECK_POOL_BYTES;
+        config.memory = BOTTLENECK_POOL_BYTES;
         config.tcp = self.receiver.clone();
         let stack = Stack::new(sim.now(), config).map_err(|e| wrong(&e))?;
         let sink = Program::Receiver(Receiver::default());
@@ -154,7 +154,7 @@ impl Bottleneck {
             };
             let address = format!("10.0.1.{}/16", number + 1);
             let mut config = sim.stack_config(address.parse().map_err(|e| wrong(&e))?);
-            config.pool_bytes = BOTTLENECK_POOL_BYTES;
+            config.memory = BOTTLENECK_POOL_BYTES;
             config.tcp = group.tcp.clone();
             let stack = Stack::new(sim.now(), config).map_err(|e| wrong(&e))?;
             let program = Program::Sender(Sender::new(group, sim.random()));

@@ -131,7 +131,7 @@ impl<N: Node> Sim<N> {
         let card = Capabilities::offloading([0x02, 0x50, 0x57, a, b, c], 1500);
         let capabilities = Capabilities { by_reference: true, ..card };
         let mut config = StackConfig::new(capabilities, vec![address], secret);
-        config.pool_bytes = POOL_BYTES;
+        config.memory = POOL_BYTES;
         config
     }
 }

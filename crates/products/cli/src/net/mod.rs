@@ -231,9 +231,7 @@ pub(crate) fn open(
     user.map(user::become_it).transpose()?;
 
     let builder = Host::builder().device(device);
-    // A quarter is left for next segments.
-    let received = memory.map(|all| bytes(all / 4 * 3));
-    let builder = with(builder, received, HostBuilder::receive_memory);
+    let builder = with(builder, memory.map(bytes), HostBuilder::memory);
     let builder = with(builder, options.payload_pages, HostBuilder::payload_pages);
     let builder = options.addr.iter().fold(builder, HostBuilder::address);
     let gateways = gateways.iter().map(IpAddr::to_string);

@@ -161,7 +161,7 @@ impl<D: Device> Device for Autoconf<D> {
     forward_device! {
         self => self.0;
         capabilities transmit receive take_refused poll_timeout wait_fd arm disarm counters
-        pool_audit room steering
+        pool_audit trim room steering
     }
 }
 

@@ -298,10 +298,7 @@ fn a_guest_that_never_acknowledges_holds_no_more_than_its_memory() {
         }
     }
     let audit = world.guest.host().pool_audits()[0];
-    assert!(
-        audit.total * pagewire::memory::PAGE_SIZE <= limits::POOL_BYTES + (64 << 10),
-        "{audit:?}"
-    );
+    assert!(audit.total * pagewire::memory::PAGE_SIZE <= limits::MEMORY + (64 << 10), "{audit:?}");
     // Another connection still passes as soon as one of them ends.
     streams.truncate(20);
     let (mut inner, mut outer) = joined(&world.inside);

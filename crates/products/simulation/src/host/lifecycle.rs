@@ -8,7 +8,7 @@ use crate::host::clock::Clock;
 use crate::host::machine::{Machine, Software, watched};
 use crate::host::selectors::HostOptions;
 use crate::host::world::{HostHandle, HostState, ProcessId};
-use crate::limits::{MAX_HOSTS, RECEIVE_MEMORY};
+use crate::limits::MAX_HOSTS;
 use crate::network::icmp::{ROUTER_V4, ROUTER_V6};
 use crate::random::{SimRng, secret, split};
 use crate::record::packet_event::RunEvent;
@@ -271,9 +271,8 @@ impl crate::Builder {
             .collect();
         config.gateways.dedup();
         config.tcp = options.tcp.clone().unwrap_or_else(|| self.tcp.clone());
-        config.pool_bytes = options.memory.unwrap_or(self.memory);
+        config.memory = options.memory.unwrap_or(self.memory);
         config.pool = PoolMemory::Anonymous;
-        config.receive_memory = RECEIVE_MEMORY;
         config.announce = false;
         // A copy of what a host sends to itself would come from the same pool.
         config.loopback_by_reference = true;

@@ -45,7 +45,8 @@ impl Listeners {
             Some(_) => tcp.isn.timestamp_offset(ends.0, ends.1),
             None => 0,
         };
-        let header = self.cookies.answer(now, &config, link, ends, offset, syn);
+        let mut header = self.cookies.answer(now, &config, link, ends, offset, syn);
+        header.window = cx.net.mem.shared.memory.first_window(header.window, link.recv_mss);
         cx.net.counters.tcp_syn_cookies_sent += 1;
         packet.clear_for_tx();
         let Some(room) = packet.push(header.len()) else { return };

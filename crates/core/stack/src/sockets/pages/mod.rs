@@ -1,7 +1,7 @@
 //! Shares of the stack's pages: how many a socket may take, and which waiting socket is next.
 //!
 //! ```text
-//!   a write ---> share: a quarter of what is free, less what the connection holds
+//!   a write ---> share: a quarter of the free memory, less what the connection holds
 //!                 | nothing left             | but some are for data that can leave at once
 //!                 v
 //!   wait_for_pages ---> three queues, first in, first out ---> wake_page_waiters: as many turns as there is room for
@@ -18,7 +18,7 @@ use super::table::Socket;
 use super::tcp::socket::SocketFlags;
 use super::{Context, Tcp, Udp};
 use crate::event::Readiness;
-use waiters::{PageWait, WaiterKind, is_ample, reserve};
+use waiters::{PageWait, WaiterKind};
 
 impl Tcp<'_> {
     /// How many of `len` bytes may be copied to pages of the stack now. If none, the connection waits
@@ -26,7 +26,8 @@ impl Tcp<'_> {
     #[inline]
     pub(super) fn share(&mut self, now: Instant, len: usize) -> Option<usize> {
         self.pass_turn_on();
-        let share = self.socket.share(&self.mem.pool, len);
+        self.mem.note_pages();
+        let share = self.socket.share(self.mem, len);
         if share == 0 && len > 0 {
             self.wait_for_pages(now);
             return None;
@@ -48,13 +49,12 @@ impl Tcp<'_> {
         self.pass_turn_on();
         self.socket.flags.insert(SocketFlags::WRITE_REFUSED);
         self.socket.reporting.reported &= !Readiness::WRITABLE;
-        let pool = &self.mem.pool;
-        let (kind, needs) = match self.socket.conn.leaves_at_once() {
+        let kind = match self.socket.conn.leaves_at_once() {
             // More free pages are not what it waits for: it holds its share. Its peer's next segment
             // makes it writable.
-            0 if is_ample(pool) => return,
-            0 => (WaiterKind::Waiting, reserve(pool) + 1),
-            _ => (WaiterKind::Leaving, 1),
+            0 if self.mem.free_pages().shared > 0 => return,
+            0 => WaiterKind::Waiting,
+            _ => WaiterKind::Leaving,
         };
         // A connection that waited for more pages, and needs fewer by now, gets a second entry.
         let flags = &mut self.socket.flags;
@@ -64,7 +64,7 @@ impl Tcp<'_> {
             flags.insert(SocketFlags::WAITS_FOR_PAGES);
             flags.set(SocketFlags::WAITS_FOR_RESERVE, matches!(kind, WaiterKind::Waiting));
             self.work.page_waiters.begin(now);
-            self.work.page_waiters.push(kind, self.id, needs);
+            self.work.page_waiters.push(kind, self.id, 1);
         }
     }
 
@@ -110,8 +110,9 @@ impl Context {
             self.net.mem.pool.drain();
         }
         let Self { net, work, table, .. } = self;
-        let pool = &net.mem.pool;
-        while let Some(id) = work.page_waiters.pop(pool.stats().free) {
+        net.mem.note_pages();
+        let mem = &net.mem;
+        while let Some(id) = work.page_waiters.pop(mem.free_pages()) {
             match table.get_mut(id) {
                 // This is the second entry, or segments of the peer let the connection go on.
                 Ok(Socket::Tcp(socket)) if !socket.waits_for_pages() => {
@@ -120,16 +121,18 @@ impl Context {
                         .remove(SocketFlags::WAITS_FOR_PAGES | SocketFlags::WAITS_FOR_RESERVE);
                 }
                 // The peer's window has closed meanwhile.
-                Ok(Socket::Tcp(socket)) if socket.share(pool, 1) == 0 && !is_ample(pool) => {
+                Ok(Socket::Tcp(socket))
+                    if socket.share(mem, 1) == 0 && mem.free_pages().shared == 0 =>
+                {
                     socket.flags.insert(SocketFlags::WAITS_FOR_RESERVE);
-                    work.page_waiters.push(WaiterKind::Waiting, id, reserve(pool) + 1);
+                    work.page_waiters.push(WaiterKind::Waiting, id, 1);
                 }
                 Ok(Socket::Tcp(socket)) => {
                     socket
                         .flags
                         .remove(SocketFlags::WAITS_FOR_PAGES | SocketFlags::WAITS_FOR_RESERVE);
                     // Otherwise the peer's next segment makes it writable.
-                    if socket.conn.is_writable() && socket.share(pool, 1) > 0 {
+                    if socket.conn.is_writable() && socket.share(mem, 1) > 0 {
                         socket.flags.remove(SocketFlags::WRITE_REFUSED);
                         socket.flags.insert(SocketFlags::PAGE_TURN);
                         work.page_waiters.turns += 1;

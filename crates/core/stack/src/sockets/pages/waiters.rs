@@ -87,23 +87,34 @@ impl PageWaiters {
         queue.push_back(PageWaiter { socket, needs });
     }
 
-    /// Whether `free` pages are enough for the first socket of some queue.
-    pub(crate) fn is_met(&self, free: usize) -> bool {
-        let room = self.room(free);
-        self.queues.iter().any(|queue| queue.front().is_some_and(|next| next.needs <= room))
+    /// Whether there are pages enough for the first socket of some queue.
+    pub(crate) fn is_met(&self, free: FreePages) -> bool {
+        let mut queues = self.queues.iter().zip(self.rooms(free));
+        queues.any(|(queue, room)| queue.front().is_some_and(|next| next.needs <= room))
     }
 
-    /// Free pages for which no turn was given.
-    fn room(&self, free: usize) -> usize {
-        free.saturating_sub(self.turns * TURN_PAGES)
+    /// Pages for which no turn was given, that the sockets of each queue may have.
+    fn rooms(&self, free: FreePages) -> [usize; WaiterKind::COUNT] {
+        [free.all, free.all, free.shared].map(|n| n.saturating_sub(self.turns * TURN_PAGES))
     }
 
-    /// Takes a socket for which `free` pages are enough, the first of its queue.
-    pub(super) fn pop(&mut self, free: usize) -> Option<SocketId> {
-        let room = self.room(free);
-        let mut queues = self.queues.iter_mut();
-        queues.find_map(|queue| queue.pop_front_if(|next| next.needs <= room)).map(|s| s.socket)
+    /// Takes a socket for which there are pages enough, the first of its queue.
+    pub(super) fn pop(&mut self, free: FreePages) -> Option<SocketId> {
+        let rooms = self.rooms(free);
+        let mut queues = self.queues.iter_mut().zip(rooms);
+        queues
+            .find_map(|(queue, room)| queue.pop_front_if(|next| next.needs <= room))
+            .map(|waiter| waiter.socket)
     }
+}
+
+/// Pages of a stack's pool that copies may take.
+#[derive(Clone, Copy)]
+pub(crate) struct FreePages {
+    /// Pages for data that can leave at once, and for datagrams.
+    pub(crate) all: usize,
+    /// The pages of these that data may take that would stay queued.
+    pub(crate) shared: usize,
 }
 
 /// Pages for data that can leave at once.

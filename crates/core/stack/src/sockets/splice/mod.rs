@@ -24,7 +24,7 @@ use state::{SpliceDirection, SpliceState, SplicedBytes};
 
 impl Context {
     /// From now on, what either connection sends is memory that the other received. It is charged
-    /// to [`StackConfig::receive_memory`](crate::StackConfig::receive_memory) until it is
+    /// to [`StackConfig::memory`](crate::StackConfig::memory) until it is
     /// acknowledged; and it counts as unread for the other one, whose window opens only as far as
     /// its share.
     pub(crate) fn join_forwarding(&mut self, a: TcpId, b: TcpId) -> Result<(), Error> {
@@ -201,14 +201,14 @@ fn set_unsent(now: Instant, mem: &mut Mem, from: &mut TcpSocket, unsent: usize) 
 }
 
 fn is_short(mem: &Mem, reserves: usize) -> bool {
-    let receive = &mem.shared.receive;
+    let receive = &mem.shared.memory;
     let reserve = receive.limit() / FORWARD_RESERVE;
-    receive.used() > receive.limit().saturating_sub(reserves * reserve)
+    receive.taken() > receive.limit().saturating_sub(reserves * reserve)
 }
 
 /// How many more bytes this one may queue: its share of the free memory, less what is queued.
 fn share(mem: &Mem, to: &TcpSocket) -> usize {
     let queued = to.conn.send_charge();
-    let share = mem.shared.receive.allowance();
+    let share = mem.shared.memory.allowance();
     if queued == 0 { share.max(FORWARD_LEAST) } else { share.saturating_sub(queued) }
 }

@@ -2,20 +2,19 @@
 
 use std::sync::Arc;
 
-use pagewire_mem::{CopyLedger, Holdings, Instant, PAGE_SIZE, PagePool};
-use pagewire_tcp::{Connection, Env, Shared, State};
+use pagewire_mem::{CopyLedger, Holdings, Instant};
+use pagewire_tcp::limits::MEMORY_SHARE;
+use pagewire_tcp::{Connection, Env, Promise, Shared, State};
 
 use super::tcp_link;
 use super::timestamping::TimestampRequests;
 use crate::error::Error;
 use crate::event::{Readiness, ReportState};
-use crate::limits::SEND_SHARE;
 use crate::net::{LinkId, Mem, Net};
 use crate::sockets::error_queue::ErrorQueue;
 use crate::sockets::errors::error_from;
 use crate::sockets::ids::SocketId;
 use crate::sockets::marks::{ECN, MtuDiscover, PacketMarks};
-use crate::sockets::pages::waiters::reserve;
 use crate::sockets::splice::state::SpliceState;
 use crate::sockets::tuple::Tuple;
 
@@ -39,8 +38,10 @@ pub(crate) struct TcpSocket {
     pub(crate) reachable_at: u16,
     /// Second of the stack's clock in which the connection began.
     pub(crate) began: u32,
-    /// Bytes of receive memory that are charged for the connection.
+    /// Bytes of memory that are charged for the connection.
     charged: u32,
+    /// The part of the window that the peer was promised.
+    promise: Promise,
     /// Received memory that the application keeps; present once it has kept some.
     pub(crate) holdings: Option<Arc<Holdings>>,
     /// The network layer's generation of paths at the last look-up of the MTU.
@@ -72,7 +73,7 @@ bitflags::bitflags! {
 }
 
 /// An idle connection costs at most 900 bytes, its share of the tables included.
-const _: () = assert!(size_of::<TcpSocket>() <= 808);
+const _: () = assert!(size_of::<TcpSocket>() <= 824);
 
 /// State that few connections need.
 #[derive(Default)]
@@ -119,6 +120,7 @@ impl TcpSocket {
             reachable_at: 0,
             began: (now.as_millis() / 1000) as u32,
             charged: 0,
+            promise: Promise::default(),
             holdings: None,
             path_generation: 0,
             extra: None,
@@ -159,7 +161,8 @@ impl TcpSocket {
 
     /// Releases the charges of the queues. Memory that the application keeps is counted elsewhere.
     pub(crate) fn release_charges(&mut self, mem: &mut Mem) {
-        mem.shared.receive.charge(self.charged as usize, 0);
+        mem.shared.memory.charge(self.charged as usize, 0);
+        mem.shared.memory.promise(&mut self.promise, 0);
         (self.charged, self.holdings) = (0, None);
     }
 
@@ -209,12 +212,13 @@ impl TcpSocket {
         result
     }
 
-    /// Charges the memory that the connection pins.
+    /// Charges the memory that the connection pins, and what its peer was promised.
     #[inline]
     pub(crate) fn charge(&mut self, shared: &mut Shared) {
         let sends = if self.forwards.is_some() { self.conn.send_charge() } else { 0 };
         let pinned = self.conn.receive_charge() + sends;
-        shared.receive.charge(self.charged as usize, pinned);
+        shared.memory.charge(self.charged as usize, pinned);
+        shared.memory.promise(&mut self.promise, self.conn.promise());
         self.charged = u32::try_from(pinned).unwrap_or(u32::MAX);
     }
 
@@ -274,9 +278,8 @@ impl TcpSocket {
 
     /// How many of `len` bytes it may copy to pages of the stack, or have filled there.
     #[inline]
-    pub(crate) fn share(&self, pool: &PagePool, len: usize) -> usize {
-        let ample = pool.stats().free.saturating_sub(reserve(pool)) * PAGE_SIZE;
-        let share = (ample / SEND_SHARE).saturating_sub(self.conn.send_charge());
+    pub(crate) fn share(&self, mem: &Mem, len: usize) -> usize {
+        let share = (mem.free_for_copies() / MEMORY_SHARE).saturating_sub(self.conn.send_charge());
         if share >= len {
             return len;
         }

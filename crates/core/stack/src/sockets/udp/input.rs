@@ -217,7 +217,7 @@ impl Context {
             return;
         }
         socket.queued_bytes += charge;
-        self.net.mem.shared.receive.charge_datagrams(0, charge);
+        self.net.mem.shared.memory.charge_datagrams(0, charge);
         let has_borrowed = borrowed.concerns(packet.frags());
         let (to, link) = (received.dst, received.link);
         let payload = packet.take_frags();

@@ -103,7 +103,7 @@ impl UdpSockets {
         let Some(socket) = cx.table.udp_mut(index) else { return };
         let port = socket.local.port();
         let groups = socket.groups.take();
-        cx.net.mem.shared.receive.charge_datagrams(socket.queued_bytes, 0);
+        cx.net.mem.shared.memory.charge_datagrams(socket.queued_bytes, 0);
         self.binds.remove(port, index);
         self.binds.wildcards.remove(index);
         self.echoes.remove(index);

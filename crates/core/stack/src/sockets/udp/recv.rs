@@ -80,7 +80,7 @@ impl DatagramTaker for Datagram {
         if socket.queue.is_empty() {
             socket.reporting.reported &= socket.readiness();
         }
-        udp.net.mem.shared.receive.charge_datagrams(datagram.charge(), 0);
+        udp.net.mem.shared.memory.charge_datagrams(datagram.charge(), 0);
         let from = datagram.from();
         Ok((datagram.payload, from))
     }
@@ -122,7 +122,7 @@ impl DatagramTaker for Message {
         }
         for datagram in socket.queue.drain(..found) {
             socket.queued_bytes -= datagram.charge();
-            udp.net.mem.shared.receive.charge_datagrams(datagram.charge(), 0);
+            udp.net.mem.shared.memory.charge_datagrams(datagram.charge(), 0);
             append(&mut message.payload, datagram.payload);
         }
         socket.reporting.reported &= socket.readiness();

@@ -170,7 +170,7 @@ impl UdpSocket {
         if (charge > room && !self.queue.is_empty()) || self.queue.len() >= UDP_RECEIVE_DATAGRAMS {
             return Some(DropReason::UdpQueueFull);
         }
-        let takes = mem.shared.receive.takes_datagram(self.queued_bytes, charge);
+        let takes = mem.shared.memory.takes_datagram(self.queued_bytes, charge);
         (!takes).then_some(DropReason::UdpHostMemory)
     }
 

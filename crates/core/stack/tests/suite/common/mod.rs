@@ -75,7 +75,7 @@ pub(crate) fn config(capabilities: Capabilities, host: u8) -> StackConfig {
     let addresses = [format!("10.0.0.{host}/24"), format!("fd00::{host}/64")];
     let addresses = addresses.iter().map(|a| a.parse().unwrap()).collect();
     let mut config = StackConfig::new(capabilities, addresses, [host; 32]);
-    config.pool_bytes = 16 << 20;
+    config.memory = 64 << 20;
     config.announce = false;
     config
 }

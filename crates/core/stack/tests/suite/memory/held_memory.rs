@@ -17,7 +17,7 @@ struct Flow {
 }
 
 fn pair(receive_memory: usize) -> Pair {
-    let mut p = Pair::changed(|_, b| b.receive_memory = receive_memory);
+    let mut p = Pair::changed(|_, b| b.memory = receive_memory);
     p.meet();
     p
 }

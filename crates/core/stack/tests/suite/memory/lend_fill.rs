@@ -164,7 +164,7 @@ fn a_reader_with_nothing_to_give_queues_nothing() {
 
 #[test]
 fn without_pages_it_waits_for_them() {
-    let mut p = Pair::changed(|a, _| a.pool_bytes = 1 << 20);
+    let mut p = Pair::changed(|a, _| a.memory = 1 << 20);
     let (client, server, _) = p.connect(V4);
     let hold = vec![7; 4 << 20];
     let (held, _): (FragVec, usize) = p.a.copy_in(&hold);

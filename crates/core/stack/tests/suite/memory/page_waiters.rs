@@ -23,10 +23,10 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn new(writers: u16) -> Self {
+    fn new(writers: u16, pages: usize) -> Self {
         let (mut a, mut b) = (config(capabilities(1), 1), config(capabilities(2), 2));
-        a.pool_bytes = PAGES * PAGE_SIZE;
-        b.receive_memory = 1 << 30;
+        a.memory = pages * PAGE_SIZE;
+        b.memory = 1 << 30;
         let mut p = Pair::with(a, b);
         p.copies = true;
         p.meet();
@@ -58,11 +58,11 @@ impl Crowd {
 
 #[test]
 fn a_connection_whose_peer_reads_gets_on_beside_500_whose_peers_do_not() {
-    let mut crowd = Crowd::new(500);
+    let mut crowd = Crowd::new(500, 256 * PAGES);
     let data = pattern(100_000);
     let round = |crowd: &mut Crowd| {
         crowd.write(&data);
-        crowd.p.run(Duration::from_millis(1));
+        crowd.p.run(Duration::from_millis(10));
     };
     let mut quiet = 0;
     while quiet < 300 {
@@ -81,7 +81,7 @@ fn a_connection_whose_peer_reads_gets_on_beside_500_whose_peers_do_not() {
 
 /// A stack whose pages are all under way to peers that are gone, and writers that wait for pages.
 fn short_of_pages() -> (Crowd, Vec<TcpId>) {
-    let mut crowd = Crowd::new(40);
+    let mut crowd = Crowd::new(40, PAGES);
     crowd.p.carry = Some(Box::new(|_, _| false));
     let (all, mut waiting) = (std::mem::take(&mut crowd.writers), Vec::new());
     for id in all {
@@ -124,7 +124,7 @@ impl Crowd {
 
 #[test]
 fn a_write_that_is_cut_to_its_share_is_followed_by_an_event() {
-    let mut crowd = Crowd::new(0);
+    let mut crowd = Crowd::new(0, PAGES);
     let (near, ..) = crowd.p.connect("10.0.0.2:80");
     crowd.p.flush();
     crowd.p.events.clear();

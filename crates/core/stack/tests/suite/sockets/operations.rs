@@ -155,7 +155,7 @@ fn run(offload: bool, ops: Vec<(bool, Op)>) {
     let (mut a, mut b) = (config(capabilities(1), 1), config(capabilities(2), 2));
     // Little of everything, so that limits are met.
     for config in [&mut a, &mut b] {
-        config.pool_bytes = 1 << 20;
+        config.memory = 1 << 20;
         config.tcp = TcpConfig { recv_buffer: 50_000, send_buffer: 50_000, ..TcpConfig::default() };
     }
     let mut p = Pair::with(a, b);

@@ -318,7 +318,7 @@ fn a_writer_is_told_when_there_is_room_again() {
 fn a_writer_is_not_woken_while_there_are_no_pages_for_it() {
     // The send buffer has room for more than the pool.
     let (pool, buffer) = (1 << 20, 4 << 20);
-    let mut p = Pair::changed(|a, _| (a.pool_bytes, a.tcp.send_buffer_initial) = (pool, buffer));
+    let mut p = Pair::changed(|a, _| (a.memory, a.tcp.send_buffer_initial) = (pool, buffer));
     let (client, _, _) = p.connect(V4);
     // Nothing is acknowledged, so all pages stay.
     p.carry = Some(Box::new(|_, _| false));
@@ -338,8 +338,7 @@ fn a_writer_is_not_woken_while_there_are_no_pages_for_it() {
 #[test]
 fn a_writer_gets_pages_back_from_a_peer_that_reads() {
     // The payload is more than the pool, and arrives by reference.
-    let mut p =
-        Pair::changed(|a, _| (a.pool_bytes, a.tcp.send_buffer_initial) = (1 << 20, 4 << 20));
+    let mut p = Pair::changed(|a, _| (a.memory, a.tcp.send_buffer_initial) = (1 << 20, 4 << 20));
     let (client, server, _) = p.connect(V4);
     p.transfer((A, client), (B, server), &pattern(4 << 20));
 }

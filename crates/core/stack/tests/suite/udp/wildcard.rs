@@ -223,7 +223,7 @@ fn errors_about_many_flows_find_room() {
 #[test]
 fn without_pages_a_fill_waits_and_what_others_left_to_be_filled_is_used() {
     let mut b = gateway();
-    b.pool_bytes = 1 << 20;
+    b.memory = 1 << 20;
     let mut p = Pair::with(guest(), b);
     greet(&mut p);
     let socket = p.b.bind_every(FIRST, DatagramKind::Udp).unwrap();

@@ -414,7 +414,8 @@ fn what_a_receiver_does_not_read_in_time_is_given_back() {
 #[test]
 fn what_is_not_read_in_time_is_given_back_by_a_receiver_that_is_short_of_pages_itself() {
     let mut b = config(capabilities(2), 2);
-    b.pool_bytes = 1 << 20;
+    b.memory = 2 << 20;
+    b.tcp.recv_buffer_initial = 48 << 10;
     b.tcp.send_buffer_initial = b.tcp.send_buffer;
     let mut a = config(capabilities(1), 1);
     // On this link, what was received and not read is in the pages of its sender.
@@ -423,7 +424,7 @@ fn what_is_not_read_in_time_is_given_back_by_a_receiver_that_is_short_of_pages_i
     let (client, server) = opted_in(&mut p);
     // The receiver has as much to send as it may, and its peers do not read either.
     let (writes, now) = (vec![7; 1 << 20], p.now);
-    let others: Vec<_> = (0..10).map(|n| p.connect(&format!("10.0.0.2:{}", 100 + n)).1).collect();
+    let others: Vec<_> = (0..12).map(|n| p.connect(&format!("10.0.0.2:{}", 100 + n)).1).collect();
     for _ in 0..100 {
         for id in &others {
             while p.b.send(now, *id, &writes).is_ok() {}
@@ -557,7 +558,7 @@ fn a_datagram_that_nobody_reads_in_time_is_given_back() {
 #[test]
 fn a_copy_that_finds_no_page_waits_for_one() {
     let mut a = config(capabilities(1), 1);
-    a.pool_bytes = 1 << 20;
+    a.memory = 1 << 20;
     a.tcp.send_buffer = 4 << 20;
     let mut p = Pair::with(a, config(capabilities(2), 2));
     let (client, server, _) = p.connect("10.0.0.2:80");

@@ -133,7 +133,7 @@ impl ReceiveQueue {
             return Inserted::default();
         }
         let mut dropped = None;
-        if !env.shared.receive.is_ample(len as usize) {
+        if !env.shared.memory.is_ample(len as usize) {
             let most = self.most_at_once(env, seq, len);
             let refused = self.is_refused(env, seq, most);
             if refused || most < len {
@@ -177,13 +177,13 @@ impl ReceiveQueue {
         if seq != self.next || !self.in_order.is_empty() || self.held > 0 {
             return len;
         }
-        len.min(saturated(env.shared.receive.ample().max(RESERVE_SEGMENT)))
+        len.min(saturated(env.shared.memory.ample().max(RESERVE_SEGMENT)))
     }
 
     /// Whether the host has no memory for this payload, or none for this connection.
     #[cold]
     fn is_refused(&mut self, env: &Env<'_>, seq: Seq, len: u32) -> bool {
-        let (budget, len) = (&env.shared.receive, len as usize);
+        let (budget, len) = (&env.shared.memory, len as usize);
         if (seq + len as u32).le(self.next) {
             return false;
         }
@@ -192,7 +192,7 @@ impl ReceiveQueue {
         }
         if !self.in_order.is_empty() || self.held > 0 {
             return !budget.has_room(len, self.read_from, true)
-                || self.charge_with_held() + len > budget.allowance();
+                || self.charge_with_held() + len > budget.share();
         }
         // The application waits for the next byte in order, which precedes data beyond gaps:
         //

@@ -269,8 +269,8 @@ fn of_a_super_frame_no_more_is_taken_of_the_last_eighth_than_one_on_a_wire_has()
         (limit - 65_535 - reserve / 4, 0),
     ] {
         let mut host = Host::new();
-        host.shared.receive = crate::ReceiveBudget::new(limit);
-        host.shared.receive.charge(0, used);
+        host.shared.memory = crate::MemoryAccount::for_received(limit);
+        host.shared.memory.charge(0, used);
         let mut queue = ReceiveQueue::new(Seq(0));
         let inserted = queue.insert(&mut host.env(), Seq(0), kept(FRAME));
         assert_eq!((inserted.advanced as usize, queue.queued()), (taken, taken), "{used}");

@@ -15,7 +15,7 @@ use pagewire_stack::{Event, KeepAlive, Stack, TcpConfig};
 use crate::forwarding::peers::{Peers, Plan};
 
 const CONNECTIONS: u64 = 10_000;
-const RECEIVE_MEMORY: usize = 16 << 20;
+const MEMORY: usize = 16 << 20;
 const OUTSIDE: &str = "10.0.0.1/24";
 const INSIDE: &str = "10.0.0.2/24";
 
@@ -50,12 +50,12 @@ fn ten_thousand_connections_over_a_pair_that_loses_get_every_byte_with_none_copi
     let (idle, interval) = (Duration::from_secs(1), Duration::from_secs(1));
     let keepalive = Some(KeepAlive { idle, interval, probes: 9 });
     let tcp = TcpConfig { keepalive, ..TcpConfig::default() };
-    let outside = Host::builder().device(left).address(OUTSIDE).receive_memory(1 << 30);
+    let outside = Host::builder().device(left).address(OUTSIDE).memory(1 << 30);
     let outside = outside.tcp_config(tcp);
     let clock = Arc::new(AtomicU64::new(0));
     let outside = outside.manual().clock(clock.clone()).start().expect("a host");
     let inside = Host::builder().device(Fault::new(right, faults)).address(INSIDE);
-    let inside = inside.receive_memory(RECEIVE_MEMORY).manual().clock(clock.clone());
+    let inside = inside.memory(MEMORY).manual().clock(clock.clone());
     let inside = inside.start().expect("a host");
 
     let proxy = Proxy::new(&inside, ForwardConfig { keepalive, ..ForwardConfig::default() });
@@ -83,7 +83,7 @@ fn ten_thousand_connections_over_a_pair_that_loses_get_every_byte_with_none_copi
         let now = clock.fetch_add(passes.as_nanos() as u64, Ordering::Relaxed);
         let used = inside.with_stack(|stack, _| stack.receive_memory_used());
         most_memory = most_memory.max(used);
-        assert!(used <= RECEIVE_MEMORY, "{used} bytes of receive memory");
+        assert!(used <= MEMORY, "{used} bytes of receive memory");
         let counters = proxy.counters();
         // All clients connect before one speaks.
         if !speak && counters.connected + refused == CONNECTIONS {

@@ -21,7 +21,7 @@ use peers::{Peers, Plan, Program};
 const COMMAND: &str = "cargo test -p pagewire-testkit --test suite forwarding_seed_from_env";
 
 /// Bytes of receive memory of the proxy: far less than ten thousand windows.
-const RECEIVE_MEMORY: usize = 8 << 20;
+const MEMORY: usize = 8 << 20;
 
 /// A scenario: number of connections, faults, version of IP.
 #[derive(Clone, Copy)]
@@ -51,7 +51,7 @@ fn ten_thousand_connections_get_every_byte_with_none_copied_in_bounded_memory() 
     let report = crowd.run(1, None).unwrap_or_else(|error| panic!("{error}"));
     assert!(report.most_at_once > 9000, "{} at once", report.most_at_once);
     // Slow readers do press against the bound that is asserted after every step.
-    assert!(report.most_memory > RECEIVE_MEMORY / 4, "{} bytes at most", report.most_memory);
+    assert!(report.most_memory > MEMORY / 4, "{} bytes at most", report.most_memory);
 }
 
 #[test]
@@ -129,7 +129,7 @@ impl Crowd {
             }
             let used = sim.node(proxy).stack.receive_memory_used();
             most_memory = most_memory.max(used);
-            if used > RECEIVE_MEMORY {
+            if used > MEMORY {
                 return Err(SimError::Oracle(format!("{used} bytes of receive memory")));
             }
             let over = |id| sim.node(id).app.peers().is_done();
@@ -192,15 +192,10 @@ impl Crowd {
     ) -> Result<NodeId, SimError> {
         let cidr = if self.v6 { format!("fd77::{host}/64") } else { format!("10.0.0.{host}/24") };
         let mut config = sim.stack_config(cidr.parse().expect("an address"));
-        config.pool_bytes = 256 << 10;
         // A reset may be lost; keepalive probes then end the wait.
         let (idle, interval) = (Duration::from_secs(20), Duration::from_secs(5));
         config.tcp.keepalive = Some(KeepAlive { idle, interval, probes: 9 });
-        if matches!(app, Program::Proxy(_)) {
-            config.receive_memory = RECEIVE_MEMORY;
-        } else {
-            config.receive_memory = 1 << 30;
-        }
+        config.memory = if matches!(app, Program::Proxy(_)) { MEMORY } else { 1 << 30 };
         let stack = Stack::new(sim.now(), config).expect("a stack");
         let faults = FaultConfig { cut: false, ..faults.parse().expect("faults") };
         sim.add(Station::new(stack, app), faults)

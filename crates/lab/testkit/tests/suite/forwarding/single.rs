@@ -78,7 +78,7 @@ impl Line {
             let cidr = format!("10.0.0.{host}/24").parse().expect("an address");
             let mut config = sim.stack_config(cidr);
             if host == 2 {
-                config.receive_memory = receive_memory;
+                config.memory = receive_memory;
             }
             other(&mut config);
             let stack = Stack::new(sim.now(), config).expect("a stack");
