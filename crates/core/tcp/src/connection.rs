@@ -135,6 +135,12 @@ impl Connection {
         self.inbound.queue.charge()
     }
 
+    /// Bytes that were received and not read, those beyond gaps included.
+    #[inline]
+    pub fn buffered_receive(&self) -> usize {
+        self.inbound.queue.buffered()
+    }
+
     /// Bytes that the peer was promised: the announced window that it has not used
     /// ([`MemoryAccount::promise`](crate::MemoryAccount::promise)).
     #[inline]

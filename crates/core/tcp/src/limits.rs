@@ -41,6 +41,9 @@ pub const COPIES_PART: usize = 4;
 /// connections that begin at once get [`LEAST_WINDOW`] each of it.
 pub const PROMISE_RESERVE: usize = 4;
 
+/// Memory that a received byte pins, in sixteenths of a byte, before any was seen: pages are pinned whole.
+pub const FIRST_OVERHEAD: u32 = 20;
+
 /// Segments for which a connection that holds nothing always gets a window, as in Linux under pressure.
 pub const LEAST_WINDOW: u32 = 4;
 

@@ -13,8 +13,8 @@ use pagewire_mem::{Instant, Returns};
 
 use crate::inbound::window;
 use crate::limits::{
-    COPIES_PART, DATAGRAM_PART, DATAGRAM_RESERVE, MEMORY_SHARE, PROMISE_EPOCH, PROMISE_RESERVE,
-    RECEIVE_RESERVE,
+    COMPACT_FACTOR, COPIES_PART, DATAGRAM_PART, DATAGRAM_RESERVE, FIRST_OVERHEAD, MEMORY_SHARE,
+    PROMISE_EPOCH, PROMISE_RESERVE, RECEIVE_RESERVE,
 };
 
 /// The memory that all sockets of a host together may pin: for data that is unread or beyond a gap,
@@ -63,6 +63,16 @@ pub struct MemoryAccount {
     promised: [usize; 2],
     /// Number of the epoch; each is [`PROMISE_EPOCH`] long.
     epoch: u32,
+    /// Sixteenths of a byte of memory that a received byte pins, and what was seen of it in this epoch.
+    overhead: u32,
+    seen: Overhead,
+}
+
+/// The memory that received data pinned, and its bytes, both summed up.
+#[derive(Clone, Copy, Debug, Default)]
+struct Overhead {
+    pinned: usize,
+    bytes: usize,
 }
 
 /// The part of a connection's window that its peer was promised.
@@ -96,6 +106,8 @@ impl MemoryAccount {
             kept: None,
             promised: [0; 2],
             epoch: 0,
+            overhead: FIRST_OVERHEAD,
+            seen: Overhead { pinned: 0, bytes: 0 },
         }
     }
 
@@ -118,7 +130,7 @@ impl MemoryAccount {
 
     /// Lets promises expire that were made two epochs ago.
     #[inline]
-    pub const fn handle_time(&mut self, now: Instant) {
+    pub fn handle_time(&mut self, now: Instant) {
         let epoch = (now.as_millis() / PROMISE_EPOCH.as_millis() as u64) as u32;
         let [this, _] = self.promised;
         self.promised = match epoch.wrapping_sub(self.epoch) {
@@ -127,11 +139,25 @@ impl MemoryAccount {
             _ => [0, 0],
         };
         self.epoch = epoch;
+        let Overhead { pinned, bytes } = core::mem::take(&mut self.seen);
+        if bytes > 0 {
+            let overhead = pinned.saturating_mul(16).div_ceil(bytes);
+            self.overhead = overhead.clamp(16, 16 * COMPACT_FACTOR) as u32;
+        }
     }
 
-    /// The peer of a connection was promised `bytes`, in the place of the promise before.
+    /// A connection that received data holds `bytes` unread bytes now, which pin `pinned` bytes of memory.
+    #[inline]
+    pub const fn note_overhead(&mut self, pinned: usize, bytes: usize) {
+        self.seen.pinned = self.seen.pinned.saturating_add(pinned);
+        self.seen.bytes = self.seen.bytes.saturating_add(bytes);
+    }
+
+    /// The peer of a connection was promised a window of `bytes`, in the place of the promise before. The
+    /// promise is the memory that so many bytes will pin.
     #[inline]
     pub const fn promise(&mut self, promise: &mut Promise, bytes: u32) {
+        let bytes = bytes.saturating_mul(self.overhead) / 16;
         if promise.bytes == bytes && (promise.epoch == self.epoch || bytes == 0) {
             return;
         }
@@ -222,11 +248,17 @@ impl MemoryAccount {
         own.max(self.all.saturating_sub(self.used()).saturating_sub(self.promised()))
     }
 
-    /// Bytes that one connection may pin now for received data, what it pins already included.
+    /// Bytes that windows may promise together, the pinned ones included.
+    #[inline]
+    pub const fn promisable(&self) -> usize {
+        self.limit - self.limit / PROMISE_RESERVE
+    }
+
+    /// Bytes that one connection may receive now, what it pins already included.
     #[inline]
     pub fn allowance(&self) -> usize {
-        let bound = self.limit - self.limit / PROMISE_RESERVE;
-        bound.saturating_sub(self.taken()).saturating_sub(self.promised()) / MEMORY_SHARE
+        let free = self.promisable().saturating_sub(self.taken()).saturating_sub(self.promised());
+        (free / MEMORY_SHARE).saturating_mul(16) / self.overhead as usize
     }
 
     /// Bytes that data which the peer was promised may pin of one connection in the last eighth.

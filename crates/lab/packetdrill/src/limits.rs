@@ -11,8 +11,8 @@ pub const MSS: u16 = 1460;
 /// Largest IPv6 packet, in bytes: leaves an MSS of 1,460 too, which is what scripts expect.
 pub const MTU_V6: usize = 1520;
 
-/// Bytes of the stack's pool: packetdrill locks all memory, so that each is used at once.
-pub const POOL_BYTES: usize = 16 << 20;
+/// Bytes of the stack's memory: packetdrill locks all of it, so that each is used at once.
+pub const MEMORY: usize = 64 << 20;
 
 /// How far the clock moves when packetdrill reads it: less than scripts can distinguish.
 pub const CREEP: Duration = Duration::from_micros(1);

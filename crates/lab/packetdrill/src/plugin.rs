@@ -7,7 +7,7 @@ use pagewire_posix::Descriptors;
 use pagewire_stack::{Cidr, Coalescing, Stack, StackConfig, StackError};
 
 use crate::flags::{FlagError, Flags};
-use crate::limits::{BEGINNING, OPTMEM_BYTES, POOL_BYTES};
+use crate::limits::{BEGINNING, MEMORY, OPTMEM_BYTES};
 use crate::settings::SettingsFile;
 use crate::wire::Wire;
 use crate::world::World;
@@ -63,7 +63,7 @@ impl Plugin {
         // Nothing is random: all runs are equal.
         let mut base =
             StackConfig::new(Wire::capabilities(flags.mtu()), flags.addresses.clone(), [0x5a; 32]);
-        base.memory = POOL_BYTES;
+        base.memory = MEMORY;
         base.announce = false;
         base.tcp.max_mss = flags.max_mss();
         base.zerocopy.looped_copy = flags.looped_copy;

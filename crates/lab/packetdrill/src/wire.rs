@@ -8,7 +8,7 @@ use pagewire_mem::{
     CopyLedger, CopyReason, Instant, MemError, PacketBuf, PagePool, PageWriter, TxChecksum,
 };
 
-use crate::limits::{ETHERNET, POOL_BYTES, SNIFFED_PACKETS};
+use crate::limits::{ETHERNET, MEMORY, SNIFFED_PACKETS};
 
 /// A packet that the stack sent.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Wire {
     /// An idle wire.
     pub fn new() -> Result<Self, MemError> {
         Ok(Self {
-            pool: PagePool::new("packetdrill-wire", POOL_BYTES)?,
+            pool: PagePool::new("packetdrill-wire", MEMORY)?,
             writer: PageWriter::new(),
             ledger: CopyLedger::new(),
             sniffed: VecDeque::new(),

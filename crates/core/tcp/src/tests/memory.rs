@@ -4,9 +4,33 @@ use pagewire_testkit::given;
 
 use super::*;
 
+/// An account of which `bytes` are for received data, which pins no more than its length.
+fn exact(bytes: usize) -> MemoryAccount {
+    MemoryAccount { overhead: 16, ..MemoryAccount::for_received(bytes) }
+}
+
+#[test]
+fn windows_are_the_smaller_the_more_memory_their_bytes_pin() {
+    let mut account = exact(1 << 20);
+    let mut promise = Promise::default();
+    account.note_overhead(30_000, 10_000);
+    account.promise(&mut promise, 1000);
+    assert_eq!((account.promised(), account.allowance()), (1000, ((3 << 18) - 1000) / 4));
+    account.handle_time(Instant::ZERO + PROMISE_EPOCH);
+    account.promise(&mut promise, 1000);
+    assert_eq!(account.promised(), 3000);
+    let window = account.allowance();
+    assert!(window.abs_diff(((3 << 18) - 3000) / 12) < 16, "{window}");
+    // Small pieces are compacted, beyond this factor.
+    account.note_overhead(30_000, 100);
+    account.handle_time(Instant::ZERO + 2 * PROMISE_EPOCH);
+    account.promise(&mut promise, 1000);
+    assert_eq!(account.promised(), 4000);
+}
+
 #[test]
 fn lone_connection_may_pin_a_fifth_of_what_windows_may_have() {
-    let mut account = MemoryAccount::for_received(1 << 20);
+    let mut account = exact(1 << 20);
     let mut pinned = 0;
     while pinned < account.allowance() {
         account.charge(pinned, pinned + 1);
@@ -18,7 +42,7 @@ fn lone_connection_may_pin_a_fifth_of_what_windows_may_have() {
 #[test]
 fn many_connections_that_nobody_reads_leave_a_share_to_the_next() {
     // Each takes what it may, again and again, until nothing moves.
-    let mut account = MemoryAccount::for_received(64 << 20);
+    let mut account = exact(64 << 20);
     let mut pinned = [0_usize; 100];
     for _ in 0..1000 {
         for held in &mut pinned {
@@ -33,7 +57,7 @@ fn many_connections_that_nobody_reads_leave_a_share_to_the_next() {
 }
 
 given! {
-    let mut account = MemoryAccount::for_received(3200);
+    let mut account = exact(3200);
 
     last_eighth_is_kept_for_those_who_hold_nothing_and_for_those_who_read {
         account.charge(0, 2700);
@@ -86,7 +110,7 @@ given! {
 
 #[test]
 fn datagrams_that_nobody_reads_leave_half_of_the_account_and_a_share_to_the_next_socket() {
-    let mut account = MemoryAccount::for_received(64 << 20);
+    let mut account = exact(64 << 20);
     let mut pinned = [0_usize; 64];
     for _ in 0..10_000 {
         for held in &mut pinned {
@@ -108,7 +132,7 @@ fn datagrams_that_nobody_reads_leave_half_of_the_account_and_a_share_to_the_next
 }
 
 given! {
-    let mut account = MemoryAccount::for_received(1 << 20);
+    let mut account = exact(1 << 20);
 
     promised_windows_are_not_free_until_their_peers_have_been_silent_for_two_epochs {
         let mut promise = Promise::default();

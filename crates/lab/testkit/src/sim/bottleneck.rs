@@ -19,7 +19,7 @@ use pagewire_device::{Aqm, Chance, FaultConfig, FaultCounters, FaultDirection, F
 use pagewire_mem::{Frag, FragVec, Instant};
 use pagewire_stack::{Event, ListenerId, SendFlags, Stack, TcpConfig, TcpId};
 
-use super::limits::{BOTTLENECK_POOL_BYTES, BOTTLENECK_STARTS};
+use super::limits::{BOTTLENECK_STARTS, MEMORY};
 use super::network::{NodeId, Sim, SimError};
 use super::station::{App, Station};
 use super::verbs::Verbs;
@@ -138,7 +138,7 @@ impl Bottleneck {
             ..FaultConfig::default()
         };
         let mut config = sim.stack_config("10.0.0.1/16".parse().map_err(|e| wrong(&e))?);
-        config.memory = BOTTLENECK_POOL_BYTES;
+        config.memory = MEMORY;
         config.tcp = self.receiver.clone();
         let stack = Stack::new(sim.now(), config).map_err(|e| wrong(&e))?;
         let sink = Program::Receiver(Receiver::default());
@@ -154,7 +154,7 @@ impl Bottleneck {
             };
             let address = format!("10.0.1.{}/16", number + 1);
             let mut config = sim.stack_config(address.parse().map_err(|e| wrong(&e))?);
-            config.memory = BOTTLENECK_POOL_BYTES;
+            config.memory = MEMORY;
             config.tcp = group.tcp.clone();
             let stack = Stack::new(sim.now(), config).map_err(|e| wrong(&e))?;
             let program = Program::Sender(Sender::new(group, sim.random()));

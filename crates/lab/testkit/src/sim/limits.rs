@@ -23,11 +23,8 @@ pub const MAX_STALL: Duration = Duration::from_secs(240);
 /// Longest virtual time for one transfer, and again for its connections to end.
 pub const MAX_TRANSFER: Duration = Duration::from_secs(3600);
 
-/// Bytes of a stack's pool by default: few enough pages to count them after every step.
-pub const POOL_BYTES: usize = 16 << 20;
-
-/// Bytes of the pools of stacks that share a bottleneck, which are nearly empty.
-pub const BOTTLENECK_POOL_BYTES: usize = 1 << 20;
+/// Bytes of memory of a stack by default: so many that windows are never short of memory.
+pub const MEMORY: usize = 1 << 30;
 
 /// Time within which the flows of one group begin, so that they are not synchronised.
 pub const BOTTLENECK_STARTS: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@ use pagewire_device::Capabilities;
 use pagewire_mem::{Instant, PacketBuf, PoolAudit};
 use pagewire_stack::{Cidr, Event, Stack, StackConfig};
 
-use super::limits::POOL_BYTES;
+use super::limits::MEMORY;
 use super::network::Sim;
 use super::node::Node;
 
@@ -131,7 +131,7 @@ impl<N: Node> Sim<N> {
         let card = Capabilities::offloading([0x02, 0x50, 0x57, a, b, c], 1500);
         let capabilities = Capabilities { by_reference: true, ..card };
         let mut config = StackConfig::new(capabilities, vec![address], secret);
-        config.memory = POOL_BYTES;
+        config.memory = MEMORY;
         config
     }
 }

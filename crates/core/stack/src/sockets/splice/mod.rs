@@ -203,7 +203,7 @@ fn set_unsent(now: Instant, mem: &mut Mem, from: &mut TcpSocket, unsent: usize) 
 fn is_short(mem: &Mem, reserves: usize) -> bool {
     let receive = &mem.shared.memory;
     let reserve = receive.limit() / FORWARD_RESERVE;
-    receive.taken() > receive.limit().saturating_sub(reserves * reserve)
+    receive.taken() > receive.promisable().saturating_sub(reserves * reserve)
 }
 
 /// How many more bytes this one may queue: its share of the free memory, less what is queued.

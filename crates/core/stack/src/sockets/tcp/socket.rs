@@ -217,6 +217,9 @@ impl TcpSocket {
     pub(crate) fn charge(&mut self, shared: &mut Shared) {
         let sends = if self.forwards.is_some() { self.conn.send_charge() } else { 0 };
         let pinned = self.conn.receive_charge() + sends;
+        if pinned > self.charged as usize && sends == 0 {
+            shared.memory.note_overhead(pinned, self.conn.buffered_receive());
+        }
         shared.memory.charge(self.charged as usize, pinned);
         shared.memory.promise(&mut self.promise, self.conn.promise());
         self.charged = u32::try_from(pinned).unwrap_or(u32::MAX);

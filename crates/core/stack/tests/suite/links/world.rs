@@ -76,7 +76,7 @@ pub(crate) fn config(
     let secret = [capabilities.mac[5]; 32];
     let mut config = StackConfig::new(capabilities, addresses, secret);
     config.gateways = gateways.iter().map(|a| ip(a)).collect();
-    config.memory = 8 << 20;
+    config.memory = 32 << 20;
     config.announce = false;
     config
 }

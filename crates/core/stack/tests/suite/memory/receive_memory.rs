@@ -183,7 +183,7 @@ fn connection_alone_has_its_whole_window() {
         p.run(Duration::from_millis(1));
     }
     let held = p.b.receive_memory_used();
-    assert!(held >= BUDGET / 7, "{held} bytes of {BUDGET}, a fifth of three quarters is allowed");
+    assert!(held >= BUDGET / 8, "{held} bytes of {BUDGET}, an eighth is allowed at first");
     assert_eq!(p.b.counters().tcp_drops(TcpDropReason::HostMemory), 0);
 }
 

@@ -387,14 +387,15 @@ fn a_reader_that_stops_stops_the_sender_and_what_is_held_is_bounded_by_the_windo
 
 #[test]
 fn hundreds_that_do_not_read_make_place_for_one_that_does_when_memory_is_short() {
-    let mut line = Line::new(ForwardConfig::default(), "delay=1ms", 4 << 20);
-    for _ in 0..200 {
+    // A few segments of each are more than the memory for received data, three quarters of all.
+    let mut line = Line::new(ForwardConfig::default(), "delay=1ms", 2 << 20);
+    for _ in 0..400 {
         let [ours, _] = line.connect();
         line.send(ours, 0, 300_000);
     }
     line.settle();
     let used = line.sim.node(line.proxy).stack.receive_memory_used();
-    assert!((1 << 20..=4 << 20).contains(&used), "{used} bytes are held");
+    assert!((1 << 20..=3 << 19).contains(&used), "{used} bytes are held");
     let [ours, theirs] = line.connect();
     let mut got = 0;
     let content = Frag::from_bytes(Bytes::from(STREAM.bytes(0, 1_000_000)));
@@ -406,7 +407,7 @@ fn hundreds_that_do_not_read_make_place_for_one_that_does_when_memory_is_short()
         got == 1_000_000
     });
     let stalled = line.proxy().counters().stalled;
-    assert!(stalled > 0 && stalled < 200, "{stalled} were reset");
+    assert!(stalled > 0 && stalled < 400, "{stalled} were reset");
     assert!(line.sim.now() < second(120), "{:?}", line.sim.now());
 }
 
