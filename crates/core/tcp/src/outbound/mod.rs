@@ -251,6 +251,7 @@ impl Outbound {
     pub(crate) fn shrink(&mut self) {
         self.queue.shrink();
         self.transfer.flight.shrink();
+        self.transfer.congestion.shrink();
         if self.transfer.flight.is_empty() {
             self.transfer.recovery = None;
         }

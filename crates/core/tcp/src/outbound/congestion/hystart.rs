@@ -5,11 +5,8 @@
 //! Linux's two criteria only the delay is used; RFC 9406 dropped the length of acknowledgement
 //! trains, because acknowledgements come in bursts for many reasons.
 
-use core::time::Duration;
-
 use crate::limits::{
-    CSS_GROWTH_DIVISOR, CSS_ROUNDS, HYSTART_LOW_WINDOW, HYSTART_MAX_RISE_US, HYSTART_MIN_RISE_US,
-    HYSTART_SAMPLES,
+    CSS_GROWTH_DIVISOR, CSS_ROUNDS, HYSTART_MAX_RISE_US, HYSTART_MIN_RISE_US, HYSTART_SAMPLES,
 };
 use crate::seq::Seq;
 
@@ -25,11 +22,9 @@ pub enum SlowStartExit {
     HyStartPlusPlus,
 }
 
-/// Round trips and how long they were, in microseconds.
-#[derive(Clone, Copy, Debug, Default)]
+/// Rounds of slow start with a large window. Round trips are in microseconds.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct HyStart {
-    /// The shortest ever; 0: none yet.
-    delay_min: u32,
     /// The shortest in this round, in the last, and in the first round of conservative slow start.
     current: u32,
     last: u32,
@@ -42,42 +37,39 @@ pub(super) struct HyStart {
     css_rounds: u8,
     /// Segments acknowledged towards the next step in it.
     css_credit: u8,
-    exit: SlowStartExit,
     /// Slow start has been left; until a timeout.
     found: bool,
     /// A round has begun.
     begun: bool,
 }
 
+impl Default for HyStart {
+    fn default() -> Self {
+        Self {
+            current: u32::MAX,
+            last: u32::MAX,
+            baseline: u32::MAX,
+            end: Seq(0),
+            samples: 0,
+            css_rounds: 0,
+            css_credit: 0,
+            found: false,
+            begun: false,
+        }
+    }
+}
+
 impl HyStart {
-    pub(super) fn new(exit: SlowStartExit) -> Self {
-        let none = u32::MAX;
-        Self { current: none, last: none, baseline: none, exit, ..Self::default() }
-    }
-
-    pub(super) const fn delay_min(&self) -> u32 {
-        self.delay_min
-    }
-
-    /// After a timeout slow start begins again.
-    pub(super) fn restart(&mut self) {
-        *self = Self { delay_min: self.delay_min, ..Self::new(self.exit) };
-    }
-
-    /// A round trip was measured. Whether slow start is over.
+    /// A round trip was measured in slow start; the shortest ever was `delay_min`. Whether slow start is over.
     pub(super) fn on_rtt(
         &mut self,
-        rtt: Duration,
+        exit: SlowStartExit,
+        rtt: u32,
+        delay_min: u32,
         una: Seq,
         nxt: Seq,
-        cwnd: u32,
-        slow_start: bool,
     ) -> bool {
-        let rtt = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).clamp(1, 1 << 30);
-        if self.delay_min == 0 || rtt < self.delay_min {
-            self.delay_min = rtt;
-        }
-        if self.found || !slow_start || cwnd < HYSTART_LOW_WINDOW {
+        if self.found {
             return false;
         }
         if !self.begun || una.gt(self.end) {
@@ -93,11 +85,9 @@ impl HyStart {
         self.current = self.current.min(rtt);
         let enough = self.samples >= HYSTART_SAMPLES;
         self.samples = (self.samples + 1).min(HYSTART_SAMPLES);
-        self.found = match self.exit {
+        self.found = match exit {
             SlowStartExit::Loss => false,
-            SlowStartExit::HyStart => {
-                enough && self.current > self.delay_min + rise(self.delay_min)
-            }
+            SlowStartExit::HyStart => enough && self.current > delay_min + rise(delay_min),
             SlowStartExit::HyStartPlusPlus => self.plus_plus(enough),
         };
         self.found

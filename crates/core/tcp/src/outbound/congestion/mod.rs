@@ -26,7 +26,7 @@ use pagewire_mem::Instant;
 
 pub use hystart::SlowStartExit;
 
-use crate::limits::MAX_CONGESTION_WINDOW;
+use crate::limits::{HYSTART_LOW_WINDOW, MAX_CONGESTION_WINDOW};
 use crate::seq::Seq;
 
 /// A congestion control algorithm.
@@ -47,29 +47,26 @@ pub(crate) const INFINITE: u32 = 0x7fff_ffff;
 pub(crate) struct Congestion {
     cwnd: u32,
     ssthresh: u32,
-    /// Segments acknowledged towards the next step.
-    credit: u32,
-    algorithm: Algorithm,
-    hystart: HyStart,
+    /// The shortest round trip ever, in microseconds; 0: none yet.
+    delay_min: u32,
     /// Segments in the initial window.
     initial: u8,
+    kind: CongestionKind,
+    exit: SlowStartExit,
     /// Nothing has moved the window yet.
     untouched: bool,
+    /// Present once slow start has a large window, or has ended.
+    growth: Option<Box<Growth>>,
 }
 
-#[derive(Clone, Debug)]
-enum Algorithm {
-    Cubic(Cubic),
-    NewReno,
-}
-
-impl Algorithm {
-    fn new(kind: CongestionKind) -> Self {
-        match kind {
-            CongestionKind::Cubic => Self::Cubic(Cubic::default()),
-            CongestionKind::NewReno => Self::NewReno,
-        }
-    }
+/// State of a window that has grown or was cut. Boxed, as a connection with little to send never has it.
+#[derive(Clone, Debug, Default)]
+struct Growth {
+    /// Segments acknowledged towards the next step.
+    credit: u32,
+    /// Unused by NewReno.
+    cubic: Cubic,
+    hystart: HyStart,
 }
 
 impl Congestion {
@@ -78,17 +75,17 @@ impl Congestion {
     /// RFC 6928 section 2 bounds the initial window by max(2*MSS, 14600) bytes. As in Linux there
     /// is no such bound: it matters only on links with a large MTU, which it would slow down.
     pub(crate) fn new(kind: CongestionKind, initial: u32, exit: SlowStartExit) -> Self {
-        let algorithm = Algorithm::new(kind);
         let initial = initial.clamp(1, 255);
         Self {
             cwnd: initial,
             // > RFC 5681 section 3.1: The initial value of ssthresh SHOULD be set arbitrarily high
             ssthresh: INFINITE,
-            credit: 0,
-            algorithm,
-            hystart: HyStart::new(exit),
+            delay_min: 0,
             initial: initial as u8,
+            kind,
+            exit,
             untouched: true,
+            growth: None,
         }
     }
 
@@ -110,29 +107,46 @@ impl Congestion {
     }
 
     pub(crate) fn kind(&self) -> CongestionKind {
-        match self.algorithm {
-            Algorithm::Cubic(_) => CongestionKind::Cubic,
-            Algorithm::NewReno => CongestionKind::NewReno,
+        self.kind
+    }
+
+    /// The state of CUBIC, if that is the algorithm and has any.
+    fn cubic(&mut self) -> Option<&mut Cubic> {
+        let growth = self.growth.as_deref_mut().filter(|_| self.kind == CongestionKind::Cubic)?;
+        Some(&mut growth.cubic)
+    }
+
+    /// The connection is idle: frees state of a slow start that has not ended.
+    pub(crate) fn shrink(&mut self) {
+        if !self.has_ssthresh() {
+            self.growth = None;
         }
     }
 
     /// Changes the algorithm and keeps the window.
     pub(crate) fn change(&mut self, kind: CongestionKind) {
-        if kind != self.kind() {
-            self.algorithm = Algorithm::new(kind);
+        let changes = kind != self.kind;
+        self.kind = kind;
+        if let Some(growth) = self.growth.as_deref_mut().filter(|_| changes) {
+            growth.cubic = Cubic::default();
         }
     }
 
     /// A round trip was measured, before the window grows: slow start may end.
     pub(crate) fn on_rtt(&mut self, now: Instant, rtt: Duration, una: Seq, nxt: Seq) {
         // As Linux: a sample right after a loss measures a full queue that drains.
-        if let Algorithm::Cubic(cubic) = &self.algorithm
-            && cubic.began_lately(now)
-        {
+        if self.cubic().is_some_and(|cubic| cubic.began_lately(now)) {
             return;
         }
-        let slow_start = self.in_slow_start();
-        if self.hystart.on_rtt(rtt, una, nxt, self.cwnd, slow_start) {
+        let rtt = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).clamp(1, 1 << 30);
+        if self.delay_min == 0 || rtt < self.delay_min {
+            self.delay_min = rtt;
+        }
+        if !self.in_slow_start() || self.cwnd < HYSTART_LOW_WINDOW {
+            return;
+        }
+        let growth = self.growth.get_or_insert_default();
+        if growth.hystart.on_rtt(self.exit, rtt, self.delay_min, una, nxt) {
             self.ssthresh = self.cwnd;
         }
     }
@@ -150,65 +164,57 @@ impl Congestion {
             // As in Linux by all of N, without the limit of one or (RFC 3465) two segments for
             // each ACK: one stands for a whole super-frame, and growth would not be exponential.
             let room = self.ssthresh - self.cwnd;
-            let grow = self.hystart.slow_start_growth(acked).min(room);
+            let grow = match &mut self.growth {
+                Some(growth) => growth.hystart.slow_start_growth(acked),
+                None => acked,
+            };
+            let grow = grow.min(room);
             self.set_cwnd(self.cwnd.saturating_add(grow));
             acked = acked.saturating_sub(room);
             if acked == 0 || self.in_slow_start() {
                 return;
             }
         }
-        let per_step = match &mut self.algorithm {
-            Algorithm::Cubic(cubic) => {
-                cubic.acks_per_step(self.cwnd, now, acked, self.hystart.delay_min())
+        let growth = self.growth.get_or_insert_default();
+        let per_step = match self.kind {
+            CongestionKind::Cubic => {
+                growth.cubic.acks_per_step(self.cwnd, now, acked, self.delay_min)
             }
-            Algorithm::NewReno => self.cwnd,
+            CongestionKind::NewReno => self.cwnd,
         };
-        self.step(per_step.max(1), acked);
+        let grow = growth.step(per_step.max(1), acked);
+        self.set_cwnd(self.cwnd.saturating_add(grow));
     }
 
     /// Segments were delivered while the window was not the limit: it does not grow.
     pub(crate) fn on_application_limited(&mut self, now: Instant) {
-        if let Algorithm::Cubic(cubic) = &mut self.algorithm {
+        if let Some(cubic) = self.cubic() {
             cubic.on_application_limited(now);
         }
-    }
-
-    /// Grows the window by a segment for every `per_step` acknowledged.
-    ///
-    /// > RFC 5681 section 3.1: count the number of bytes that have been acknowledged by ACK segments
-    /// > for new data. [...] when the number of bytes acknowledged reaches cwnd, then cwnd can be
-    /// > incremented by up to SMSS bytes.
-    fn step(&mut self, per_step: u32, acked: u32) {
-        let mut cwnd = self.cwnd;
-        // Credit from a slower pace is good for one step.
-        if self.credit >= per_step {
-            self.credit = 0;
-            cwnd += 1;
-        }
-        self.credit = self.credit.saturating_add(acked);
-        cwnd = cwnd.saturating_add(self.credit / per_step);
-        self.credit %= per_step;
-        self.set_cwnd(cwnd);
     }
 
     /// A congestion event: sets the threshold. `flight` is RFC 5681's FlightSize, in segments.
     pub(crate) fn cut(&mut self, flight: u32) {
         self.untouched = false;
-        self.credit = 0;
-        self.ssthresh = match &mut self.algorithm {
-            Algorithm::Cubic(cubic) => cubic.decrease(self.cwnd),
+        let growth = self.growth.get_or_insert_default();
+        growth.credit = 0;
+        self.ssthresh = match self.kind {
+            CongestionKind::Cubic => growth.cubic.decrease(self.cwnd),
             // > RFC 5681 section 3.1: ssthresh = max (FlightSize / 2, 2*SMSS) (4) [...] Implementation
             // > Note: An easy mistake to make is to simply use cwnd, rather than FlightSize
-            Algorithm::NewReno => (flight / 2).max(2),
+            CongestionKind::NewReno => (flight / 2).max(2),
         };
     }
 
     /// The cut was for a timeout: forgets what it knows of the path.
     pub(crate) fn on_timeout(&mut self) {
-        if let Algorithm::Cubic(cubic) = &mut self.algorithm {
+        if let Some(cubic) = self.cubic() {
             cubic.on_timeout();
         }
-        self.hystart.restart();
+        // Slow start begins again.
+        if let Some(growth) = &mut self.growth {
+            growth.hystart = HyStart::default();
+        }
     }
 
     /// The SYN or its acknowledgement was retransmitted, or marked (RFC 3168).
@@ -227,7 +233,7 @@ impl Congestion {
     /// > variables as follows if the current cwnd is lower than cwnd_prior.
     pub(crate) fn undo(&mut self, prior_cwnd: u32, prior_ssthresh: u32) -> bool {
         if self.cwnd < prior_cwnd
-            && let Algorithm::Cubic(cubic) = &mut self.algorithm
+            && let Some(cubic) = self.cubic()
         {
             cubic.undo();
         }
@@ -241,7 +247,7 @@ impl Congestion {
 
     /// Data is about to be sent, nothing is in flight, and nothing was sent since `last`.
     pub(crate) fn on_transmit_start(&mut self, now: Instant, last: Instant) {
-        if let Algorithm::Cubic(cubic) = &mut self.algorithm {
+        if let Some(cubic) = self.cubic() {
             cubic.skip_idle(now, last);
         }
     }
@@ -273,6 +279,25 @@ impl Congestion {
 
     pub(crate) fn set_ssthresh(&mut self, ssthresh: u32) {
         self.ssthresh = ssthresh.clamp(2, INFINITE);
+    }
+}
+
+impl Growth {
+    /// By how many segments the window grows: one for every `per_step` acknowledged.
+    ///
+    /// > RFC 5681 section 3.1: count the number of bytes that have been acknowledged by ACK segments
+    /// > for new data. [...] when the number of bytes acknowledged reaches cwnd, then cwnd can be
+    /// > incremented by up to SMSS bytes.
+    fn step(&mut self, per_step: u32, acked: u32) -> u32 {
+        // Credit from a slower pace is good for one step.
+        let early = self.credit >= per_step;
+        if early {
+            self.credit = 0;
+        }
+        self.credit = self.credit.saturating_add(acked);
+        let steps = self.credit / per_step;
+        self.credit %= per_step;
+        steps.saturating_add(u32::from(early))
     }
 }
 

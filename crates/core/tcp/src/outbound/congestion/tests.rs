@@ -49,7 +49,7 @@ fn round(congestion: &mut Congestion, from: Instant, time: Duration) -> Instant 
 
 #[test]
 fn the_state_is_small() {
-    assert!(size_of::<Congestion>() <= 96, "{}", size_of::<Congestion>());
+    assert!(size_of::<Congestion>() <= 24, "{}", size_of::<Congestion>());
 }
 
 #[test]
