@@ -264,6 +264,13 @@ pub const LOOPBACKS_PER_POLL: usize = 64;
 /// How often a stack with an empty pool checks for pages: releases by other threads cause no event.
 pub const PAGE_WAIT_CHECK: Duration = Duration::from_millis(10);
 
+/// The part of its length by which a table of sockets or timers grows when it is full: 1/8. Doubling would
+/// leave up to half of a table unused; the few more moves cost 200 bytes of copying for each socket.
+pub(crate) const TABLE_GROWTH_DIVISOR: usize = 8;
+
+/// Least entries by which such a table grows.
+pub(crate) const TABLE_GROWTH_LEAST: usize = 16;
+
 /// Timers of the wheel's first slot that are compared for the time of the next wake-up: each send asks
 /// for that time. With more, the host may wake at the slot's beginning, and again.
 pub const TIMERS_COMPARED: usize = 4;

@@ -17,6 +17,7 @@
 use pagewire_mem::Instant;
 
 use crate::limits::TIMERS_COMPARED;
+use crate::sockets::table::grow;
 
 /// log2 of the nanoseconds in a tick.
 const TICK_SHIFT: u32 = 17;
@@ -84,8 +85,9 @@ impl TimerWheel {
         let at = at.as_nanos();
         let tick = (at >> TICK_SHIFT) + u64::from(at & ((1 << TICK_SHIFT) - 1) != 0);
         let tick = tick.max(self.elapsed);
-        if self.entries.len() <= index as usize {
-            self.entries.resize(index as usize + 1, Entry::IDLE);
+        while self.entries.len() <= index as usize {
+            grow(&mut self.entries);
+            self.entries.push(Entry::IDLE);
         }
         if self.entries.get(index as usize).is_some_and(|e| e.place() != UNSET && e.tick() == tick)
         {

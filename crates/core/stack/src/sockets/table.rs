@@ -9,6 +9,7 @@ use super::ids::SocketId;
 use super::tuple::Tuple;
 use crate::error::Error;
 use crate::event::{Readiness, ReportState};
+use crate::limits::{TABLE_GROWTH_DIVISOR, TABLE_GROWTH_LEAST};
 use crate::sockets::listen::socket::ListenerSocket;
 use crate::sockets::tcp::socket::{SocketFlags, TcpSocket};
 use crate::sockets::udp::socket::UdpSocket;
@@ -84,6 +85,13 @@ struct TableSlot {
     socket: Option<Socket>,
 }
 
+/// Makes room for another entry of a table that lasts.
+pub(crate) fn grow<T>(entries: &mut Vec<T>) {
+    if entries.len() == entries.capacity() {
+        entries.reserve_exact((entries.len() / TABLE_GROWTH_DIVISOR).max(TABLE_GROWTH_LEAST));
+    }
+}
+
 impl Table {
     /// Inserts a socket; `None` when the table has `limit` sockets.
     pub(crate) fn insert(&mut self, socket: Socket, limit: usize) -> Option<SocketId> {
@@ -94,6 +102,7 @@ impl Table {
             Some(index) => index,
             None => {
                 let index = u32::try_from(self.slots.len()).ok().filter(|&i| i != u32::MAX)?;
+                grow(&mut self.slots);
                 self.slots.push(TableSlot { generation: NonZeroU32::MIN, socket: None });
                 index
             }
