@@ -151,6 +151,12 @@ impl Path {
         self.state.is_synchronized() || self.state == State::SynReceived
     }
 
+    /// Whether the connection waits for its end only: in TIME-WAIT, or in FIN-WAIT-2 after the application has
+    /// closed it.
+    pub(crate) fn lingers(&self) -> bool {
+        self.state == State::TimeWait || (self.state == State::FinWait2 && self.orphan)
+    }
+
     #[inline]
     pub(crate) fn announced_mss(&self) -> u16 {
         self.link.recv_mss.min(self.config.max_mss.unwrap_or(u16::MAX))

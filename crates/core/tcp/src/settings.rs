@@ -47,7 +47,7 @@ impl Settings<'_> {
     /// Turns keep-alive on or off.
     pub fn set_keepalive(&mut self, now: Instant, keepalive: Option<KeepAlive>) {
         self.0.path.own_config().keepalive = keepalive;
-        if self.0.life.is_connected() && self.0.path.state() != State::TimeWait {
+        if self.0.life.is_connected() && !self.0.path.lingers() {
             self.0.life.start_keepalive(&self.0.path, now);
         }
     }

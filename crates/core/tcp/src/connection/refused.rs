@@ -48,7 +48,9 @@ impl Connection {
         }
         let soon = now + Duration::from_millis(REFUSED_RETRY_MS);
         self.out.persist.hasten(soon);
-        self.life.keepalive.hasten(soon);
+        if !self.path.lingers() {
+            self.life.silence.hasten(soon);
+        }
         if self.out.persist.is_set() {
             self.out.persist_backoff = self.out.persist_backoff.saturating_sub(1);
             self.out.transfer.loss.retries = self.out.transfer.loss.retries.saturating_sub(1);

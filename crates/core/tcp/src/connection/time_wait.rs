@@ -166,7 +166,7 @@ impl Connection {
             (self.inbound.recv_window() >> self.inbound.scale).min(u32::from(u16::MAX)) as u16;
         Some(TimeWait {
             config: Arc::clone(&self.path.config),
-            until: self.life.linger.get(),
+            until: self.life.silence.get(),
             challenge_after: self.inbound.challenge_after(),
             snd_nxt: self.out.transfer.snd.nxt,
             rcv_nxt: self.inbound.rcv_nxt(),
@@ -181,7 +181,7 @@ impl Connection {
     pub(crate) fn in_time_wait(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
         let Some(mut left) = self.time_wait() else { return drop_for(DropReason::Closed) };
         let step = left.handle_segment(now, segment.header, segment.len);
-        self.life.linger.set(left.until);
+        self.life.silence.set(left.until);
         self.inbound.set_challenge_after(left.challenge_after);
         if let Some(timestamps) = left.timestamps {
             self.path.timestamps = timestamps;
@@ -207,13 +207,13 @@ impl Connection {
         self.out.end();
         self.inbound.ack.delayed_ack.stop();
         self.life.stop_timers();
-        self.life.linger.set(now + self.path.config().time_wait);
+        self.life.silence.set(now + self.path.config().time_wait);
     }
 
     /// A closed connection does not wait for the peer's FIN for ever.
     pub(super) fn limit_fin_wait2(&mut self, now: Instant) {
-        if self.path.state() == State::FinWait2 && self.path.orphan {
-            self.life.linger.set(now + self.path.config().fin_wait2);
+        if self.path.state() == State::FinWait2 && self.path.lingers() {
+            self.life.silence.set(now + self.path.config().fin_wait2);
         }
     }
 }

@@ -20,8 +20,8 @@ impl Connection {
     pub fn poll_timeout(&self) -> Option<Instant> {
         // Without branches: it is called after every segment.
         let (out, life) = (&self.out, &self.life);
-        let timers = [out.persist, self.inbound.ack.delayed_ack, life.keepalive, life.linger];
-        let first = out.transfer.retransmit.get().min(life.shrink.get());
+        let timers = [out.persist, self.inbound.ack.delayed_ack, life.silence, life.shrink];
+        let first = out.transfer.retransmit.get();
         let first = timers.iter().fold(first, |first, timer| first.min(timer.get()));
         (first != Instant::FAR).then_some(first)
     }
@@ -30,11 +30,7 @@ impl Connection {
     pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
         let now = env.now;
         loop {
-            if self.life.linger.pop(now) {
-                // > RFC 9293 section 3.10.8: If the time-wait timeout expires on
-                // > a connection, delete the TCB, enter the CLOSED state, and return.
-                self.finish(Event::Expire, None);
-            } else if self.out.transfer.retransmit.pop(now) {
+            if self.out.transfer.retransmit.pop(now) {
                 self.out.flags.remove(OutFlags::REFUSED);
                 match self.out.transfer.loss.due {
                     PendingTimer::Rto => self.on_retransmit_timer(now),
@@ -43,8 +39,14 @@ impl Connection {
                 }
             } else if self.out.persist.pop(now) {
                 self.on_persist_timer(now);
-            } else if self.life.keepalive.pop(now) {
-                self.on_keepalive_timer(now);
+            } else if self.life.silence.pop(now) {
+                if self.path.lingers() {
+                    // > RFC 9293 section 3.10.8: If the time-wait timeout expires on
+                    // > a connection, delete the TCB, enter the CLOSED state, and return.
+                    self.finish(Event::Expire, None);
+                } else {
+                    self.on_keepalive_timer(now);
+                }
             } else if self.inbound.ack.pop(&self.path, &self.out.transfer.rtt, now) {
                 // `poll_transmit` sends it.
             } else if self.life.shrink.pop(now) {
@@ -259,7 +261,7 @@ impl Connection {
             self.out.flags.insert(OutFlags::PROBE_DUE);
             interval
         };
-        self.life.keepalive.set(now + wait);
+        self.life.silence.set(now + wait);
     }
 
     fn on_shrink_timer(&mut self, now: Instant) {

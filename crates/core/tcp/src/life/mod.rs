@@ -27,10 +27,9 @@ pub(crate) struct Life {
     pub(crate) reset: Option<Reset>,
     /// State of a handshake with Fast Open.
     pub(crate) fast_open: Option<Box<FastOpenState>>,
-    /// The timer for a peer that is silent for long (RFC 9293 section 3.8.4).
-    pub(crate) keepalive: Timer,
-    /// The timer of TIME-WAIT's 2 MSL, or of FIN-WAIT-2 after the application has closed.
-    pub(crate) linger: Timer,
+    /// The timer for a peer that is silent for long (RFC 9293 section 3.8.4). While [`Path::lingers`], that
+    /// of TIME-WAIT's 2 MSL, or of FIN-WAIT-2; as in Linux, nobody probes the peer then.
+    pub(crate) silence: Timer,
     /// The timer that frees empty queues.
     pub(crate) shrink: Timer,
 }
@@ -80,13 +79,13 @@ impl Life {
     }
 
     pub(crate) fn stop_timers(&mut self) {
-        (self.keepalive, self.linger, self.shrink) = Default::default();
+        (self.silence, self.shrink) = Default::default();
     }
 
     pub(crate) fn start_keepalive(&mut self, path: &Path, now: Instant) {
         match path.config().keepalive {
-            Some(KeepAlive { idle, .. }) => self.keepalive.set(now + idle),
-            None => self.keepalive.stop(),
+            Some(KeepAlive { idle, .. }) => self.silence.set(now + idle),
+            None => self.silence.stop(),
         }
     }
 
