@@ -166,7 +166,7 @@ pub struct Config {
     pub initial_cwnd: u32,
     /// Restart with a small window after an idle time (RFC 5681 section 4.1).
     pub slow_start_after_idle: bool,
-    /// Smallest retransmission timeout.
+    /// Smallest retransmission timeout, at most 65 s.
     pub rto_min: Duration,
     /// Largest retransmission timeout (RFC 6298 section 2.5: at least 60 s).
     pub rto_max: Duration,

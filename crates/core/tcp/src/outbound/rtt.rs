@@ -11,12 +11,12 @@ pub(crate) struct RttEstimator {
     rttvar: u64,
     /// Nanoseconds; `u64::MAX` before the first sample.
     min: u64,
-    min_rto_ms: u32,
     max_rto_ms: u32,
-    /// The timeout without any sample, in milliseconds.
-    first_rto_ms: u16,
+    min_rto_ms: u16,
     /// Doublings of the timeout.
     backoff: u8,
+    /// The SYN's timer has expired.
+    syn_timed_out: bool,
 }
 
 /// A super-frame waits for more data for at most this long, and only this soon after the last.
@@ -24,25 +24,27 @@ pub(crate) const DEFER_WITHIN: Duration = Duration::from_millis(1);
 
 /// > RFC 6298 section 2.1: Until a round-trip time (RTT) measurement has been made for a segment
 /// > sent between the sender and receiver, the sender SHOULD set RTO <- 1 second
-const FIRST_RTO_MS: u16 = 1_000;
+const FIRST_RTO_MS: u64 = 1_000;
 
 /// > RFC 6298 section 5.7: If the timer expires awaiting the ACK of a SYN segment and the TCP
 /// > implementation is using an RTO less than 3 seconds, the RTO MUST be re-initialized to 3
 /// > seconds when data transmission begins
-const FIRST_RTO_AFTER_SYN_TIMEOUT_MS: u16 = 3_000;
+const FIRST_RTO_AFTER_SYN_TIMEOUT_MS: u64 = 3_000;
 
 impl RttEstimator {
-    /// Nothing measured yet; the timeout stays within these bounds (whole milliseconds).
+    /// Nothing measured yet; the timeout stays within these bounds (whole milliseconds, the lower one at
+    /// most 65 seconds).
     pub(crate) fn new(min_rto: Duration, max_rto: Duration) -> Self {
-        let ms = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
+        let min_rto_ms = u16::try_from(min_rto.as_millis()).unwrap_or(u16::MAX);
+        let max_rto_ms = u32::try_from(max_rto.as_millis()).unwrap_or(u32::MAX);
         Self {
             srtt: 0,
             rttvar: 0,
             min: u64::MAX,
-            min_rto_ms: ms(min_rto),
-            max_rto_ms: ms(max_rto).max(ms(min_rto)),
-            first_rto_ms: FIRST_RTO_MS,
+            max_rto_ms: max_rto_ms.max(min_rto_ms.into()),
+            min_rto_ms,
             backoff: 0,
+            syn_timed_out: false,
         }
     }
 
@@ -76,7 +78,8 @@ impl RttEstimator {
     /// RFC 6298 section 2.4 asks for at least 1 second; no stack does that.
     pub(crate) fn rto(&self) -> Duration {
         let base = if self.srtt == 0 {
-            u64::from(self.first_rto_ms) * 1_000_000
+            let late = self.syn_timed_out;
+            (if late { FIRST_RTO_AFTER_SYN_TIMEOUT_MS } else { FIRST_RTO_MS }) * 1_000_000
         } else {
             self.srtt + (4 * self.rttvar).max(u64::from(self.min_rto_ms) * 1_000_000)
         };
@@ -105,7 +108,7 @@ impl RttEstimator {
 
     /// The handshake is done, but the SYN had to be sent again and nothing was measured.
     pub(crate) fn on_syn_timed_out(&mut self) {
-        self.first_rto_ms = FIRST_RTO_AFTER_SYN_TIMEOUT_MS;
+        self.syn_timed_out = true;
         self.backoff = 0;
     }
 
