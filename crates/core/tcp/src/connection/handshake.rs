@@ -175,7 +175,8 @@ impl Connection {
         self.life.flags.insert(LifeFlags::CONNECTED);
         // As Linux: idle time counts from here on.
         self.inbound.data_at = now;
-        self.out.small_end = self.out.small_end.max(self.out.transfer.snd.una);
+        let transfer = &mut self.out.transfer;
+        transfer.flight.small_end = transfer.flight.small_end.max(transfer.snd.una);
         self.out.grow_send_buffer(&self.path);
         let transfer = &mut self.out.transfer;
         transfer.sent_at = now;
@@ -188,7 +189,7 @@ impl Connection {
                 transfer.rtt.on_syn_timed_out();
             }
             // Linux tolerates one, because the one second of RFC 6298 may have been too short.
-            if transfer.stats.retransmits > 1 {
+            if transfer.losses().retransmits > 1 {
                 transfer.congestion.on_syn_lost();
             }
         }

@@ -7,15 +7,23 @@ use pagewire_mem::Instant;
 use crate::connection::Connection;
 use crate::info::Info;
 use crate::life::LifeFlags;
-use crate::outbound::OutFlags;
+use crate::outbound::{LossCounts, OutFlags};
 use crate::outbound::ecn::{Accurate, EcnCounts, EcnFlags};
 use crate::outbound::flight::Mark;
 
 impl Connection {
-    /// Retransmissions, timeouts and fast recoveries so far; cheaper than [`info`](Self::info).
-    pub fn loss_counts(&self) -> [u32; 3] {
-        let stats = self.out.transfer.stats;
-        [stats.retransmits, stats.timeouts, stats.recoveries]
+    /// How many retransmissions, timeouts and fast recoveries there were since the last call.
+    #[inline]
+    pub fn take_losses(&mut self) -> [u32; 3] {
+        let Some(rare) = &mut self.out.transfer.rare else { return [0; 3] };
+        let LossCounts { retransmits, timeouts, recoveries, taken, .. } = &mut rare.losses;
+        let mut counts = [*retransmits, *timeouts, *recoveries];
+        for (count, taken) in counts.iter_mut().zip(taken) {
+            // A retransmission that the device refused is none: the next one takes its place.
+            let new = count.saturating_sub(*taken);
+            (*count, *taken) = (new, *taken + new);
+        }
+        counts
     }
 
     /// The counters, if the connection has accurate ECN feedback.
@@ -28,7 +36,7 @@ impl Connection {
         let (path, out, inbound, transfer) =
             (&self.path, &self.out, &self.inbound, &self.out.transfer);
         let (snd, flight, loss) = (&transfer.snd, &transfer.flight, &transfer.loss);
-        let (congestion, stats, rtt) = (&transfer.congestion, &transfer.stats, &transfer.rtt);
+        let (congestion, losses, rtt) = (&transfer.congestion, transfer.losses(), &transfer.rtt);
         let mss = transfer.send_mss(path);
         let again = transfer.rare.as_ref().map_or(0, |r| r.bytes_retransmitted);
         let syn = !path.state().is_synchronized() && snd.una == snd.iss;
@@ -59,12 +67,12 @@ impl Connection {
             unsent: out.unsent(path),
             send_window: snd.window,
             recv_window: inbound.recv_window(),
-            bytes_acked: stats.bytes_acked,
+            bytes_acked: transfer.bytes_acked,
             bytes_received: inbound.bytes_received,
-            retransmits: stats.retransmits,
-            timeouts: stats.timeouts,
-            recoveries: stats.recoveries,
-            sacks_ignored: stats.sacks_ignored,
+            retransmits: losses.retransmits,
+            timeouts: losses.timeouts,
+            recoveries: losses.recoveries,
+            sacks_ignored: losses.sacks_ignored,
             ca_state: loss.state,
             cwnd_segments: congestion.cwnd(),
             ssthresh_segments: congestion.ssthresh(),
@@ -73,10 +81,10 @@ impl Connection {
             lost_segments: flight.lost,
             retransmitting_segments: flight.retransmitted,
             reordering: u32::from(loss.reordering),
-            reord_seen: loss.reord_seen,
+            reord_seen: losses.reord_seen,
             delivered: loss.delivered,
-            delivered_ce: loss.delivered_ce,
-            dsack_dups: loss.dsack_dups,
+            delivered_ce: losses.delivered_ce,
+            dsack_dups: losses.dsack_dups,
             ecn: loss.ecn.intersects(EcnFlags::CLASSIC | EcnFlags::ACCURATE),
             ecn_seen: loss.ecn.contains(EcnFlags::SEEN),
             ecn_counts: self.ecn_counts(),
@@ -95,7 +103,7 @@ impl Connection {
             recv_space,
             recv_buffer: inbound.recv_buffer(path),
             send_buffer: out.send_buffer(path),
-            bytes_sent: stats.bytes_acked + u64::from(under_way) + again,
+            bytes_sent: transfer.bytes_acked + u64::from(under_way) + again,
             bytes_retransmitted: again,
             segments_out: out.account.segments_out,
             segments_in: inbound.segments_in,

@@ -145,7 +145,7 @@ impl Connection {
         if self.out.transfer.send_syn(now)? {
             (option, payload) = self.begin_fast_open(now);
         }
-        let sent = self.out.transfer.stats.retransmits;
+        let sent = self.out.transfer.losses().retransmits;
         let answers = self.path.state() != State::SynSent;
         let mut flags = Flags::SYN | self.out.transfer.ecn_of_syn(&self.path, answers, sent);
         flags.set(Flags::ACK, answers);

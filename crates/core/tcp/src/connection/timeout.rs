@@ -109,7 +109,7 @@ impl Connection {
                 self.out.transfer.rtt.on_backoff();
             }
         }
-        self.out.transfer.stats.timeouts += 1;
+        self.out.transfer.rare().losses.timeouts += 1;
         self.out.transfer.loss.retries = retries.saturating_add(1);
         // > RFC 6298 section 5.6: Start the retransmission timer, such that it expires after RTO
         // > seconds

@@ -91,7 +91,7 @@ impl Outbound {
             self.transfer.learn_reordering(path, &mut delivered);
         }
         let acked_bytes = self.queue.ack_to(header.ack);
-        self.transfer.stats.bytes_acked += u64::from(acked_bytes);
+        self.transfer.bytes_acked += u64::from(acked_bytes);
         self.transfer.take_cumulative(path, header.ack, prior_high, &mut ack, &mut delivered);
         if self.transfer.loss.ecn.contains(EcnFlags::ACCURATE) {
             self.transfer.take_ace_feedback(path, header, &mut ack);
@@ -159,7 +159,10 @@ impl Transfer {
             // A SYN measures the handshake, not the data that left with it.
             (delivered.newest, delivered.rack_rtt) = (newest, rack_rtt);
         }
-        self.stats.sacks_ignored = self.stats.sacks_ignored.saturating_add(delivered.ignored);
+        if delivered.ignored > 0 {
+            let losses = &mut self.rare().losses;
+            losses.sacks_ignored = losses.sacks_ignored.saturating_add(delivered.ignored);
+        }
         let acked = delivered.acked > 0;
         if acked && !path.sack_ok {
             // Without SACK it is unknown which transmission arrived.

@@ -54,21 +54,11 @@ pub(crate) struct Loss {
     pub(crate) high_seq: Seq,
     /// Wire segments delivered, ever; wraps.
     pub(crate) delivered: u32,
-    /// Wire segments delivered while the peer echoed congestion marks; wraps.
-    pub(crate) delivered_ce: u32,
-    /// Segments that the peer received twice.
-    pub(crate) dsack_dups: u32,
-    /// Times that reordering was seen.
-    pub(crate) reord_seen: u32,
     /// Most wire segments in flight in a round trip of `validate_cwnd`, and its end.
     pub(crate) max_packets: u32,
     pub(crate) usage_end: Seq,
     /// The degree of reordering, in wire segments.
     pub(crate) reordering: u16,
-    /// RACK.reo_wnd_mult: quarters of the least round trip that make the reordering window.
-    pub(crate) reo_wnd_steps: u8,
-    /// RACK.reo_wnd_persist: recoveries for which it stays.
-    pub(crate) reo_wnd_persist: u8,
     /// RACK has advanced, or losses must be detected again.
     pub(crate) advanced: bool,
     /// The congestion window was the limit in that round trip.
@@ -85,14 +75,7 @@ impl Loss {
     pub(crate) fn new(first: Seq, reordering: u8) -> Self {
         let rack = Rack { end: first, ..Rack::default() };
         let reordering = reordering.into();
-        Self {
-            rack,
-            high_seq: first,
-            usage_end: first,
-            reordering,
-            reo_wnd_steps: 1,
-            ..Self::default()
-        }
+        Self { rack, high_seq: first, usage_end: first, reordering, ..Self::default() }
     }
 
     /// Whether proportional rate reduction sets the window.

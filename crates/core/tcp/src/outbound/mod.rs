@@ -46,8 +46,6 @@ pub(crate) struct Outbound {
     /// Doublings of the time between zero-window probes.
     pub(crate) persist_backoff: u8,
     pub(crate) account: BusyTimes,
-    /// End of the last segment sent that was not full (Minshall's variant of Nagle).
-    pub(crate) small_end: Seq,
     /// End of the last data to send with PSH.
     pub(crate) pushed: Seq,
     /// End of the last data sent with PSH, super-frames left aside.
@@ -74,7 +72,8 @@ pub(crate) struct Transfer {
     pub(crate) retransmit: Timer,
     /// The time at which data was sent last.
     pub(crate) sent_at: Instant,
-    pub(crate) stats: SendStats,
+    /// Bytes that the peer has acknowledged.
+    pub(crate) bytes_acked: u64,
     pub(crate) rare: Option<Box<RareOutbound>>,
 }
 
@@ -136,14 +135,34 @@ pub(crate) struct Outgoing {
     pub(crate) mss: u32,
 }
 
-/// Counts for [`Info`](crate::Info).
+/// Counts of losses and of their signs, for [`Info`](crate::Info).
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SendStats {
-    pub(crate) bytes_acked: u64,
+pub(crate) struct LossCounts {
     pub(crate) retransmits: u32,
     pub(crate) timeouts: u32,
     pub(crate) recoveries: u32,
+    /// Of the three, those that [`Connection::take_losses`](crate::Connection::take_losses) has returned.
+    pub(crate) taken: [u32; 3],
     pub(crate) sacks_ignored: u32,
+    /// Segments that the peer received twice.
+    pub(crate) dsack_dups: u32,
+    /// Times that reordering was seen.
+    pub(crate) reord_seen: u32,
+    /// Wire segments delivered while the peer echoed congestion marks; wraps.
+    pub(crate) delivered_ce: u32,
+}
+
+impl LossCounts {
+    const NONE: &Self = &Self {
+        retransmits: 0,
+        timeouts: 0,
+        recoveries: 0,
+        taken: [0; 3],
+        sacks_ignored: 0,
+        dsack_dups: 0,
+        reord_seen: 0,
+        delivered_ce: 0,
+    };
 }
 
 /// Refusals of the device, until a segment arrives.
@@ -170,6 +189,11 @@ pub(crate) struct RareOutbound {
     pub(crate) mtu: Option<MtuSearch>,
     /// Counters of accurate ECN feedback, if both sides do it.
     pub(crate) accurate: Option<Accurate>,
+    pub(crate) losses: LossCounts,
+    /// RACK.reo_wnd_mult, less one: quarters of the least round trip that widen the reordering window.
+    pub(crate) reo_wnd_more: u8,
+    /// RACK.reo_wnd_persist: recoveries for which `reo_wnd_more` stays.
+    pub(crate) reo_wnd_persist: u8,
     /// Payload bytes sent again.
     pub(crate) bytes_retransmitted: u64,
     /// Time during which the peer's window held the send queue back.
@@ -193,7 +217,6 @@ impl Outbound {
             persist: Timer::default(),
             persist_backoff: 0,
             account: BusyTimes::default(),
-            small_end: iss,
             pushed: first,
             push_sent: first,
             flush_to: first,
@@ -289,7 +312,7 @@ impl Transfer {
                 peer_mss: DEFAULT_MSS,
                 ..SendSequence::default()
             },
-            flight: Flight::default(),
+            flight: Flight::new(iss),
             rtt: RttEstimator::new(config.rto_min, config.rto_max),
             congestion: Congestion::new(
                 config.congestion,
@@ -300,7 +323,7 @@ impl Transfer {
             recovery: None,
             retransmit: Timer::default(),
             sent_at: now,
-            stats: SendStats::default(),
+            bytes_acked: 0,
             rare: None,
         }
     }
@@ -316,6 +339,11 @@ impl Transfer {
 
     pub(crate) fn rare(&mut self) -> &mut RareOutbound {
         self.rare.get_or_insert_default()
+    }
+
+    #[inline]
+    pub(crate) fn losses(&self) -> &LossCounts {
+        self.rare.as_deref().map_or(LossCounts::NONE, |rare| &rare.losses)
     }
 
     /// Sequence numbers sent and not cumulatively acknowledged (RFC 5681's FlightSize).
@@ -366,7 +394,7 @@ impl Transfer {
         } else {
             let again = self.flight.next_lost(iss).filter(|again| again.start == iss)?;
             self.flight.on_retransmit(again.start, again.end, now, 1);
-            self.stats.retransmits += 1;
+            self.rare().losses.retransmits += 1;
         }
         self.retransmit.set_once(now + self.rtt.rto());
         Some(fresh)

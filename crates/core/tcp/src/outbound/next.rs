@@ -76,7 +76,7 @@ impl Outbound {
             return None;
         }
         if taken % mss != 0 {
-            self.small_end = end;
+            self.transfer.flight.small_end = end;
         }
         Some(Outgoing { start, end, flags, payload, len: taken, mss })
     }
@@ -166,7 +166,7 @@ impl Outbound {
             return true;
         }
         // Both bounds are checked, because a number of long ago may seem to be ahead.
-        let small = self.small_end;
+        let small = self.transfer.flight.small_end;
         !self.flags.contains(OutFlags::NODELAY)
             && small.gt(self.transfer.snd.una)
             && small.le(self.transfer.snd.nxt)

@@ -50,8 +50,8 @@ fn idle_connection_owns_no_heap() {
             }
         }
     }
-    assert_eq!((a.out.transfer.stats.bytes_acked, b.inbound.bytes_received), (100_000, 100_000));
-    assert_eq!(a.out.transfer.stats.recoveries, 1);
+    assert_eq!((a.out.transfer.bytes_acked, b.inbound.bytes_received), (100_000, 100_000));
+    assert_eq!(a.out.transfer.losses().recoveries, 1);
     for conn in [&a, &b] {
         assert!(!conn.out.has_heap());
         assert_eq!(conn.poll_timeout(), None);

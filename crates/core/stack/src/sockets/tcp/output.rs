@@ -259,17 +259,10 @@ impl Context {
     }
 }
 
+#[inline]
 fn count_losses(counters: &mut Counters, socket: &mut TcpSocket) {
-    let counts = socket.conn.loss_counts().map(|count| count as u16);
-    if counts != socket.counted {
-        let totals = [
-            &mut counters.tcp_retransmits,
-            &mut counters.tcp_timeouts,
-            &mut counters.tcp_fast_recoveries,
-        ];
-        for ((total, now), before) in totals.into_iter().zip(counts).zip(socket.counted) {
-            *total += u64::from(now.wrapping_sub(before));
-        }
-        socket.counted = counts;
-    }
+    let [retransmits, timeouts, recoveries] = socket.conn.take_losses().map(u64::from);
+    counters.tcp_retransmits += retransmits;
+    counters.tcp_timeouts += timeouts;
+    counters.tcp_fast_recoveries += recoveries;
 }

@@ -31,9 +31,6 @@ pub(crate) struct TcpSocket {
     pub(crate) forwards: Option<SocketId>,
     /// Present while the stack forwards by itself.
     pub(crate) splice: Option<Box<SpliceState>>,
-    /// Retransmissions, timeouts and recoveries that the stack's counters include, modulo 65,536: they are
-    /// compared after every segment.
-    pub(crate) counted: [u16; 3],
     /// Second of the stack's clock, modulo 65,536, in which the neighbour was last confirmed as reachable.
     pub(crate) reachable_at: u16,
     /// Second of the stack's clock in which the connection began.
@@ -116,7 +113,6 @@ impl TcpSocket {
             reporting: ReportState::default(),
             forwards: None,
             splice: None,
-            counted: [0; 3],
             reachable_at: 0,
             began: (now.as_millis() / 1000) as u32,
             charged: 0,

@@ -136,6 +136,9 @@ impl Transfer {
     #[inline]
     pub(crate) fn count_delivered(&mut self, packets: u32, marked: u32) {
         self.loss.delivered = self.loss.delivered.wrapping_add(packets);
-        self.loss.delivered_ce = self.loss.delivered_ce.wrapping_add(marked);
+        if marked > 0 {
+            let losses = &mut self.rare().losses;
+            losses.delivered_ce = losses.delivered_ce.wrapping_add(marked);
+        }
     }
 }

@@ -95,6 +95,8 @@ pub(crate) struct Flight {
     pub(crate) retransmitted: u32,
     /// The end of the highest record marked `SACKED`, while there is one.
     high_sacked: Seq,
+    /// End of the last segment sent that was not full (Minshall's variant of Nagle).
+    pub(crate) small_end: Seq,
 }
 
 /// Segments that an acknowledgement delivered.
@@ -167,6 +169,11 @@ fn widen(span: &mut Option<(Instant, Instant)>, at: Instant) {
 }
 
 impl Flight {
+    /// Nothing is sent; the SYN will have the number `iss`.
+    pub(crate) fn new(iss: Seq) -> Self {
+        Self { small_end: iss, ..Self::default() }
+    }
+
     /// Bytes in records with this mark. Walks over all records.
     pub(crate) fn bytes(&self, mark: Mark) -> u32 {
         self.records.iter().filter(|r| r.mark.contains(mark)).map(SentRange::len).sum()
@@ -433,7 +440,7 @@ impl Flight {
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self::new(self.small_end);
     }
 
     pub(crate) fn shrink(&mut self) {

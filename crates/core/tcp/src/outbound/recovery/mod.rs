@@ -248,7 +248,7 @@ impl Transfer {
 
     /// > RFC 6675 section 5: (4.1) RecoveryPoint = HighData
     pub(crate) fn enter_recovery(&mut self, now: Instant, echo: bool) {
-        self.stats.recoveries += 1;
+        self.rare().losses.recoveries += 1;
         self.init_undo();
         let reducing = self.loss.is_reducing();
         let ssthresh = self.current_ssthresh();

@@ -32,20 +32,20 @@ impl Transfer {
     /// > which DSACK options are received [...] and reset to its initial value of 1 after
     /// > RACK.reo_wnd_persist 16 loss recoveries
     pub(crate) fn adapt_reordering_window(&mut self, ack: &AckInfo) {
-        let (una, nxt, seen) = (self.snd.una, self.snd.nxt, self.loss.reord_seen > 0);
+        let (una, nxt, seen) = (self.snd.una, self.snd.nxt, self.losses().reord_seen > 0);
         let relevant =
             ack.flags.contains(AckFlags::DSACK) && !ack.flags.contains(AckFlags::DSACK_TLP) && seen;
         let Some(recovery) = self.recovery.as_deref_mut() else { return };
         if recovery.dsack_round.is_some_and(|round| una.ge(round)) {
             recovery.dsack_round = None;
         }
-        let loss = &mut self.loss;
         if relevant && recovery.dsack_round.is_none() {
             recovery.dsack_round = Some(nxt);
-            loss.reo_wnd_steps = loss.reo_wnd_steps.saturating_add(1);
-            loss.reo_wnd_persist = RACK_PERSIST_RECOVERIES;
-        } else if loss.reo_wnd_persist == 0 {
-            loss.reo_wnd_steps = 1;
+            let rare = self.rare();
+            rare.reo_wnd_more = rare.reo_wnd_more.saturating_add(1);
+            rare.reo_wnd_persist = RACK_PERSIST_RECOVERIES;
+        } else if let Some(rare) = self.rare.as_deref_mut().filter(|r| r.reo_wnd_persist == 0) {
+            rare.reo_wnd_more = 0;
         }
     }
 
@@ -90,7 +90,7 @@ impl Transfer {
     /// > SRTT)
     ///
     fn reordering_window(&self) -> Duration {
-        if self.loss.reord_seen == 0
+        if self.losses().reord_seen == 0
             && (self.loss.state >= CaState::Recovery
                 || self.sacked_packets() >= u32::from(self.loss.reordering))
         {
@@ -98,7 +98,8 @@ impl Transfer {
         }
         let min = self.rtt.min().unwrap_or_default();
         let srtt = self.rtt.srtt().unwrap_or_default();
-        (min / 4 * u32::from(self.loss.reo_wnd_steps)).min(srtt)
+        let steps = 1 + self.rare.as_ref().map_or(0, |rare| u32::from(rare.reo_wnd_more));
+        (min / 4 * steps).min(srtt)
     }
 
     fn rack_detect_loss(&mut self, now: Instant) -> LossScan {

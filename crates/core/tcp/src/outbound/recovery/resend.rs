@@ -39,7 +39,8 @@ impl Transfer {
     /// `start..end` was retransmitted in wire segments of `mss` payload bytes.
     pub(crate) fn on_retransmitted(&mut self, now: Instant, start: Seq, end: Seq, mss: u32) {
         let packets = self.flight.on_retransmit(start, end, now, mss);
-        self.stats.retransmits = self.stats.retransmits.saturating_add(packets);
+        let losses = &mut self.rare().losses;
+        losses.retransmits = losses.retransmits.saturating_add(packets);
         self.note_reduced_send(packets);
         self.recovery_mut();
         if let Some(recovery) = self.recovery.as_deref_mut() {
@@ -60,7 +61,8 @@ impl Transfer {
 
     /// The device refused `packets` retransmitted wire segments from `start` on.
     pub(crate) fn on_retransmission_refused(&mut self, start: Seq, packets: u32) {
-        self.stats.retransmits = self.stats.retransmits.saturating_sub(packets);
+        let losses = &mut self.rare().losses;
+        losses.retransmits = losses.retransmits.saturating_sub(packets);
         let reducing = self.loss.is_reducing();
         let Some(recovery) = self.recovery.as_deref_mut() else { return };
         if start.lt(recovery.retransmit_hint) {

@@ -62,7 +62,8 @@ impl Transfer {
             let degree = distance.div_ceil(mss).min(u32::from(MAX_REORDERING));
             self.loss.reordering = degree as u16;
         }
-        self.loss.reord_seen = self.loss.reord_seen.saturating_add(1);
+        let losses = &mut self.rare().losses;
+        losses.reord_seen = losses.reord_seen.saturating_add(1);
     }
 
     /// > RFC 5681 section 3.2: 4. For each additional duplicate ACK received (after the third), cwnd
@@ -135,8 +136,9 @@ impl Transfer {
         if len <= mss && probe_end == Some(right) {
             ack.flags.insert(AckFlags::DSACK_TLP);
         }
-        self.loss.dsack_dups = self.loss.dsack_dups.saturating_add(segments);
-        if self.loss.dsack_dups > self.stats.retransmits {
+        let losses = &mut self.rare().losses;
+        losses.dsack_dups = losses.dsack_dups.saturating_add(segments);
+        if losses.dsack_dups > losses.retransmits {
             return true;
         }
         ack.flags.insert(AckFlags::DSACK);
@@ -165,6 +167,7 @@ impl Transfer {
         recovery.reno_sacked = packets - holes;
         let degree = (packets + acked).min(u32::from(MAX_REORDERING));
         self.loss.reordering = degree as u16;
-        self.loss.reord_seen = self.loss.reord_seen.saturating_add(1);
+        let losses = &mut self.rare().losses;
+        losses.reord_seen = losses.reord_seen.saturating_add(1);
     }
 }

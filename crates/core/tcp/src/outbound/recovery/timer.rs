@@ -105,7 +105,8 @@ impl Transfer {
     pub(crate) fn on_probe_sent(&mut self, now: Instant, again: Option<(Seq, Seq)>) {
         if let Some((start, end)) = again {
             self.flight.on_probe(start, end, now);
-            self.stats.retransmits = self.stats.retransmits.saturating_add(1);
+            let losses = &mut self.rare().losses;
+            losses.retransmits = losses.retransmits.saturating_add(1);
         }
         let nxt = self.snd.nxt;
         let recovery = self.recovery_mut();

@@ -29,8 +29,8 @@ impl Transfer {
     pub(crate) fn try_undo_recovery(&mut self, path: &Path, ack: &AckInfo) -> bool {
         if self.may_undo(path, ack) {
             self.undo_cwnd_reduction(false);
-        } else {
-            self.loss.reo_wnd_persist = self.loss.reo_wnd_persist.saturating_sub(1);
+        } else if let Some(rare) = &mut self.rare {
+            rare.reo_wnd_persist = rare.reo_wnd_persist.saturating_sub(1);
         }
         // > RFC 6582 section 4.1: The sender MAY [...] if the cumulative acknowledgement [...] covers
         // > exactly "recover" [...] duplicates may be of what was sent again
@@ -52,7 +52,8 @@ impl Transfer {
         if recovery.undo_marker.is_none() || recovery.undo_retrans != Some(0) {
             return false;
         }
-        self.loss.reo_wnd_persist = (self.loss.reo_wnd_persist + 1).min(RACK_PERSIST_RECOVERIES);
+        let rare = self.rare();
+        rare.reo_wnd_persist = (rare.reo_wnd_persist + 1).min(RACK_PERSIST_RECOVERIES);
         self.undo_cwnd_reduction(false);
         true
     }
