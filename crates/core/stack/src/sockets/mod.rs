@@ -208,7 +208,7 @@ impl Context {
 
     pub(crate) fn touch_by_segment(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
-        let Some(flow) = &mut socket.splice else { return self.touch(index) };
+        let Some(flow) = socket.splice_mut() else { return self.touch(index) };
         // Data that `forward_spliced` leaves is reported after it.
         flow.due = true;
         let waits = socket.tx_pending;

@@ -20,7 +20,7 @@ use crate::limits::{FORWARD_LEAST, FORWARD_RESERVE};
 use crate::net::{Mem, Net};
 use crate::sockets::Context;
 use crate::sockets::tcp::socket::TcpSocket;
-use state::{SpliceDirection, SpliceState, SplicedBytes};
+use state::{Forwarding, SpliceDirection, SpliceState, SplicedBytes};
 
 impl Context {
     /// From now on, what either connection sends is memory that the other received. It is charged
@@ -29,8 +29,11 @@ impl Context {
     /// its share.
     pub(crate) fn join_forwarding(&mut self, a: TcpId, b: TcpId) -> Result<(), Error> {
         self.tcp(b)?;
-        self.tcp(a)?.socket.forwards = Some(b.into());
-        self.tcp(b)?.socket.forwards = Some(a.into());
+        self.tcp(b)?;
+        for (id, other) in [(a, b), (b, a)] {
+            self.tcp(id)?.socket.forwarding =
+                Some(Box::new(Forwarding { other: other.into(), splice: None }));
+        }
         Ok(())
     }
 
@@ -43,10 +46,11 @@ impl Context {
     ) {
         for (id, direction) in [(a, SpliceDirection::Up), (b, SpliceDirection::Down)] {
             let Ok(Tcp { socket, .. }) = self.tcp(id) else { continue };
+            let Some(forwarding) = &mut socket.forwarding else { continue };
             let flow =
                 || SpliceState { due: false, passed: Arc::clone(passed), direction, at: now };
+            forwarding.splice.get_or_insert_with(flow);
             socket.conn.set_forwards();
-            socket.splice.get_or_insert_with(|| Box::new(flow()));
         }
     }
 
@@ -54,7 +58,8 @@ impl Context {
     pub(crate) fn end_splice(&mut self, ids: [TcpId; 2]) {
         for id in ids {
             if let Ok(Tcp { id, socket, work, .. }) = self.tcp(id)
-                && socket.splice.take().is_some_and(|flow| flow.due)
+                && let Some(forwarding) = &mut socket.forwarding
+                && forwarding.splice.take().is_some_and(|flow| flow.due)
             {
                 work.queue_report(id.index(), &mut socket.reporting);
             }
@@ -64,16 +69,17 @@ impl Context {
     /// Forwards what a burst has brought the connection, or the other one if it made room.
     pub(crate) fn forward_spliced(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
-        let Some(flow) = &mut socket.splice else { return self.release_for(now, index) };
+        let Some(forwarding) = socket.forwarding.as_deref_mut() else { return };
+        let other = forwarding.other;
+        let Some(flow) = &mut forwarding.splice else { return self.release_for(now, index, other) };
         if !core::mem::replace(&mut flow.due, false) {
             return;
         }
-        let other = socket.forwards;
         let Self { table, net: Net { mem, .. }, .. } = self;
-        let two = other.and_then(|other| table.tcp_two_mut(index, other));
-        let (Some(other), Some([this, that])) = (other.map(SocketId::index), two) else {
+        let Some([this, that]) = table.tcp_two_mut(index, other) else {
             return self.touch_to_report(index);
         };
+        let other = other.index();
         if this.conn.queued_receive() == 0 && that.conn.queued_receive() == 0 {
             // An acknowledgement, and no data waits for room.
             release(now, mem, this, that);
@@ -110,11 +116,8 @@ impl Context {
     }
 
     /// The peer may have acknowledged data: updates the connection that received it.
-    fn release_for(&mut self, now: Instant, index: u32) {
+    fn release_for(&mut self, now: Instant, index: u32, other: SocketId) {
         let Self { table, net: Net { mem, .. }, .. } = self;
-        let Some(other) = table.tcp(index).and_then(|socket| socket.forwards) else {
-            return;
-        };
         let Some([this, that]) = table.tcp_two_mut(index, other) else { return };
         release(now, mem, this, that);
         if that.conn.ack_due() {
@@ -125,9 +128,9 @@ impl Context {
     /// Updates how much of what the connection at `index` received is still to be sent.
     pub(super) fn note_unsent(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.table.tcp(index) else { return };
-        let Some(other) = socket.forwards else { return };
+        let Some(&Forwarding { other, ref splice }) = socket.forwarding.as_deref() else { return };
         // Forwarding in the stack updates it. In between it matters only if memory is short.
-        if socket.splice.is_some() && !is_short(&self.net.mem, FORWARD_RESERVE / 2) {
+        if splice.is_some() && !is_short(&self.net.mem, FORWARD_RESERVE / 2) {
             return;
         }
         // Once the other connection has ended, nothing is.
@@ -139,7 +142,7 @@ impl Context {
 
     /// When the stack last forwarded data of the connection.
     pub(crate) fn spliced_at(&self, id: TcpId) -> Option<Instant> {
-        Some(self.table.tcp(id.index())?.splice.as_ref()?.at)
+        Some(self.table.tcp(id.index())?.splice()?.at)
     }
 
     /// Bytes of receive memory that are charged for the connection.
@@ -181,7 +184,7 @@ fn pass(now: Instant, mem: &mut Mem, from: &mut TcpSocket, to: &mut TcpSocket) -
     to.charge(shared);
     // As after a read: later data is reported.
     from.reporting.reported &= !Readiness::READABLE;
-    if let Some(flow) = from.splice.as_mut().filter(|_| moved > 0) {
+    if let Some(flow) = from.splice_mut().filter(|_| moved > 0) {
         flow.passed.count(flow.direction, moved);
         flow.at = now;
     }

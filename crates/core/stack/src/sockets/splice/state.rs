@@ -1,9 +1,19 @@
-//! [`SpliceState`]: the state of a connection whose data the stack forwards by itself.
+//! [`Forwarding`]: the state of a connection of a forwarded pair.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagewire_mem::Instant;
+
+use crate::sockets::ids::SocketId;
+
+/// State of a connection of a forwarded pair.
+pub(crate) struct Forwarding {
+    /// The other connection, which received what this one sends.
+    pub(crate) other: SocketId,
+    /// Present while the stack forwards by itself.
+    pub(crate) splice: Option<SpliceState>,
+}
 
 /// State of a connection whose data the stack forwards by itself.
 pub(crate) struct SpliceState {

@@ -84,7 +84,7 @@ impl<T: AsRef<[u8]> + ?Sized> Payload for &T {
         let Mem { pool, writer, ledger, .. } = &mut *tcp.mem;
         let coalesced = plain
             && is_ample(pool)
-            && socket.forwards.is_none()
+            && socket.forwarding.is_none()
             && socket.conn.coalesce_copy(pool, writer, ledger, data);
         coalesced.then_some(data.len())
     }

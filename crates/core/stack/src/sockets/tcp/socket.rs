@@ -15,7 +15,7 @@ use crate::sockets::error_queue::ErrorQueue;
 use crate::sockets::errors::error_from;
 use crate::sockets::ids::SocketId;
 use crate::sockets::marks::{ECN, MtuDiscover, PacketMarks};
-use crate::sockets::splice::state::SpliceState;
+use crate::sockets::splice::state::{Forwarding, SpliceState};
 use crate::sockets::tuple::Tuple;
 
 /// A connection and the stack's state of it.
@@ -27,10 +27,8 @@ pub(crate) struct TcpSocket {
     /// On the list of connections that may send.
     pub(crate) tx_pending: bool,
     pub(crate) reporting: ReportState,
-    /// The other connection of a forwarded pair, which received what this one sends.
-    pub(crate) forwards: Option<SocketId>,
-    /// Present while the stack forwards by itself.
-    pub(crate) splice: Option<Box<SpliceState>>,
+    /// Present if the connection is one of a forwarded pair.
+    pub(crate) forwarding: Option<Box<Forwarding>>,
     /// Second of the stack's clock, modulo 65,536, in which the neighbour was last confirmed as reachable.
     pub(crate) reachable_at: u16,
     /// Second of the stack's clock in which the connection began.
@@ -111,8 +109,7 @@ impl TcpSocket {
             flags: SocketFlags::empty(),
             tx_pending: false,
             reporting: ReportState::default(),
-            forwards: None,
-            splice: None,
+            forwarding: None,
             reachable_at: 0,
             began: (now.as_millis() / 1000) as u32,
             charged: 0,
@@ -137,7 +134,18 @@ impl TcpSocket {
 
     /// Whether output has more to do for the connection than segments and a timer.
     pub(crate) fn is_rare(&self) -> bool {
-        self.splice.is_some() || self.forwards.is_some() || self.extra.is_some()
+        self.forwarding.is_some() || self.extra.is_some()
+    }
+
+    /// State of the forwarding that the stack does by itself, if it does.
+    #[inline]
+    pub(crate) fn splice(&self) -> Option<&SpliceState> {
+        self.forwarding.as_ref()?.splice.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn splice_mut(&mut self) -> Option<&mut SpliceState> {
+        self.forwarding.as_mut()?.splice.as_mut()
     }
 
     pub(crate) fn bound(&self) -> Option<LinkId> {
@@ -211,7 +219,7 @@ impl TcpSocket {
     /// Charges the memory that the connection pins, and what its peer was promised.
     #[inline]
     pub(crate) fn charge(&mut self, shared: &mut Shared) {
-        let sends = if self.forwards.is_some() { self.conn.send_charge() } else { 0 };
+        let sends = if self.forwarding.is_some() { self.conn.send_charge() } else { 0 };
         let pinned = self.conn.receive_charge() + sends;
         if pinned > self.charged as usize && sends == 0 {
             shared.memory.note_overhead(pinned, self.conn.buffered_receive());
@@ -288,7 +296,7 @@ impl TcpSocket {
 
     /// Whether the stack may forward from and to it: not while an application keeps its memory.
     pub(crate) fn may_splice(&self) -> bool {
-        self.splice.is_some() && self.holdings.is_none()
+        self.splice().is_some() && self.holdings.is_none()
     }
 
     /// Whether there is something for the owner: data that stays, an end, a wait.

@@ -152,7 +152,7 @@ impl Tcp<'_> {
         let [frag] = frags.as_mut_slice() else { return None };
         let config = &self.work.zerocopy;
         let socket = &mut *self.socket;
-        let plain = socket.reporting.zerocopy && socket.forwards.is_none() && call.id.is_none();
+        let plain = socket.reporting.zerocopy && socket.forwarding.is_none() && call.id.is_none();
         let errors = socket.extra.as_mut()?.errors.as_mut()?;
         if !plain || errors.coalescing(config) == Coalescing::Linux {
             return None;
