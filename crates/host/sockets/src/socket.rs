@@ -4,8 +4,8 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -108,15 +108,31 @@ pub(crate) struct Socket<R: Runtime, Id: Kind> {
     id: Id,
     /// A socket of IPv6 shows peers of IPv4 as mapped addresses.
     v6: bool,
-    /// The address that the socket was bound to before it listened or connected. Few have one, and every
-    /// connection pays for its room.
-    _reservation: Option<Box<Reserved<R>>>,
     /// The id has another owner.
     released: AtomicBool,
     nonblocking: AtomicBool,
+    /// Few sockets need any of it, and every connection pays for its room.
+    rare: OnceLock<Box<Rare<R>>>,
+}
+
+/// State that few sockets need.
+struct Rare<R: Runtime> {
+    /// The address that the socket was bound to before it listened or connected.
+    _reservation: Option<Reserved<R>>,
     /// Longest wait of a blocking call, in nanoseconds; 0: for ever.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
+}
+
+impl<R: Runtime> Rare<R> {
+    fn new(reservation: Option<Reserved<R>>) -> Box<Self> {
+        let (read_timeout, write_timeout) = Default::default();
+        Box::new(Self { _reservation: reservation, read_timeout, write_timeout })
+    }
+
+    fn timeout(&self, interest: Readiness) -> &AtomicU64 {
+        if interest == WRITE { &self.write_timeout } else { &self.read_timeout }
+    }
 }
 
 /// A reserved address. Its drop gives the address back.
@@ -153,17 +169,11 @@ impl<R: Runtime, Id: Kind> Socket<R, Id> {
         reservation: Option<Reserved<R>>,
     ) -> Arc<Self> {
         let (released, nonblocking) = Default::default();
-        let (read_timeout, write_timeout) = Default::default();
-        Arc::new(Self {
-            runtime,
-            id,
-            v6,
-            _reservation: reservation.map(Box::new),
-            released,
-            nonblocking,
-            read_timeout,
-            write_timeout,
-        })
+        let rare = match reservation {
+            Some(reservation) => OnceLock::from(Rare::new(Some(reservation))),
+            None => OnceLock::new(),
+        };
+        Arc::new(Self { runtime, id, v6, released, nonblocking, rare })
     }
 
     /// The runtime of the socket's stack.
@@ -329,10 +339,6 @@ impl<R: Runtime, Id: Kind> Socket<R, Id> {
         Ok(())
     }
 
-    fn timeout_of(&self, interest: Readiness) -> &AtomicU64 {
-        if interest == WRITE { &self.write_timeout } else { &self.read_timeout }
-    }
-
     pub(crate) fn set_timeout(
         &self,
         interest: Readiness,
@@ -343,12 +349,13 @@ impl<R: Runtime, Id: Kind> Socket<R, Id> {
         }
         // 584 years at most.
         let nanos = limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
-        self.timeout_of(interest).store(nanos, Ordering::Relaxed);
+        let rare = self.rare.get_or_init(|| Rare::new(None));
+        rare.timeout(interest).store(nanos, Ordering::Relaxed);
         Ok(())
     }
 
     pub(crate) fn timeout(&self, interest: Readiness) -> Option<Duration> {
-        let nanos = self.timeout_of(interest).load(Ordering::Relaxed);
+        let nanos = self.rare.get()?.timeout(interest).load(Ordering::Relaxed);
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 }
