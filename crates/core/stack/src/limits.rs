@@ -173,7 +173,7 @@ pub const ICMP_ERROR_LEN_V6: usize = 1280;
 
 // Sockets.
 
-/// Sockets of one stack, of all kinds and states: a million idle connections take about a gigabyte.
+/// Sockets of one stack, of all kinds and states: a million idle connections take about 750 MB.
 pub const MAX_SOCKETS: usize = 1 << 20;
 
 /// First ephemeral port (Linux's `ip_local_port_range`).

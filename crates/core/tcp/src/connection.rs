@@ -91,7 +91,7 @@ impl Connection {
 
     /// Whether the connection can be removed: it is closed, and no reset is due.
     pub fn is_closed(&self) -> bool {
-        self.path.state() == State::Closed && self.life.reset.is_none()
+        self.path.state() == State::Closed && !self.life.resets()
     }
 
     /// The settings.

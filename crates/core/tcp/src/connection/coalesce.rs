@@ -30,7 +30,7 @@ impl Connection {
     pub fn is_coalescing(&self) -> bool {
         let mss = self.out.transfer.send_mss(&self.path);
         let super_len = self.out.transfer.super_segment_len(&self.path, mss);
-        self.life.reset.is_none() && self.coalesces(0, mss, super_len)
+        !self.life.resets() && self.coalesces(0, mss, super_len)
     }
 
     /// Adds `len` bytes to the fragment queued last, if they only join a segment that is held back.
@@ -111,7 +111,7 @@ impl Connection {
         let filled = end.saturating_since(begun);
         let ready = filled > 0
             && self.life.error.is_none()
-            && self.life.reset.is_none()
+            && !self.life.resets()
             && self.path.state().can_send()
             && self.out.limit != SendLimit::Idle
             && self.out.queue.has_room_for(1);

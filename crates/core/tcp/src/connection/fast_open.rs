@@ -19,7 +19,7 @@ pub struct FastOpen<'a>(pub(super) &'a mut Connection);
 impl FastOpen<'_> {
     /// Opens with Fast Open. Call it after [`Connection::connect`] and before `poll_transmit`.
     pub fn begin(&mut self, how: FastOpenConnect) {
-        let fast_open = self.0.life.fast_open.get_or_insert_default();
+        let fast_open = self.0.life.begin_fast_open();
         fast_open.option = how.option;
         fast_open.sent = how.option;
         fast_open.cached_mss = how.mss;
@@ -33,7 +33,7 @@ impl FastOpen<'_> {
 
     /// Lets the SYN leave with the data queued so far.
     pub fn send_deferred_syn(&mut self) {
-        if let Some(fast_open) = self.0.life.fast_open.as_deref_mut() {
+        if let Some(fast_open) = self.0.life.fast_open_mut() {
             fast_open.deferred = false;
         }
     }
@@ -46,14 +46,14 @@ impl FastOpen<'_> {
 
     /// Whether a handshake with Fast Open is in progress, or its outcome was not taken.
     pub fn is_opening(&self) -> bool {
-        self.0.life.fast_open.is_some()
+        self.0.life.fast_open().is_some()
     }
 
     /// The outcome of the handshake, once.
     pub fn take_outcome(&mut self) -> Option<FastOpenOutcome> {
-        let outcome = self.0.life.fast_open.as_mut()?.outcome.take();
+        let outcome = self.0.life.fast_open_mut()?.outcome.take();
         if outcome.is_some() {
-            self.0.life.fast_open = None;
+            self.0.life.forget_fast_open();
         }
         outcome
     }
@@ -78,7 +78,7 @@ impl FastOpen<'_> {
     /// Sends this cookie in the SYN,ACK. Call it after
     /// [`Connection::accept`](crate::Connection::accept).
     pub fn offer_cookie(&mut self, cookie: FastOpenCookie) {
-        self.0.life.fast_open.get_or_insert_default().option = Some(cookie);
+        self.0.life.begin_fast_open().option = Some(cookie);
     }
 
     /// Opens with Fast Open: the cookie in the SYN was valid, `payload` is the SYN's. Call it after
@@ -90,7 +90,7 @@ impl FastOpen<'_> {
     pub fn accept(&mut self, env: &mut Env<'_>, payload: FragVec) {
         self.0.path.fast_open_server = true;
         let (path, inbound) = (&self.0.path, &mut self.0.inbound);
-        let inserted = inbound.insert(env, inbound.irs + 1, payload);
+        let inserted = inbound.insert(env, inbound.irs() + 1, payload);
         // The SYN,ACK announces a window after the data.
         inbound.edge = inbound.rcv_nxt() + inbound.first_window(path);
         inbound.ack.enter_quickack(path.config().quick_acks);
@@ -122,7 +122,7 @@ impl Connection {
     /// > and Fast Open options.
     pub(crate) fn begin_fast_open(&mut self, now: Instant) -> (Option<FastOpenCookie>, FragVec) {
         let room = self.syn_data_room();
-        let Some(fast_open) = self.life.fast_open.as_deref_mut() else {
+        let Some(fast_open) = self.life.fast_open_mut() else {
             return (None, FragVec::new());
         };
         let option = fast_open.option.take();
@@ -153,11 +153,10 @@ impl Connection {
     /// Reads the Fast Open result from the SYN,ACK to our SYN.
     pub(crate) fn end_fast_open(&mut self, syn_ack: &TcpHeader) {
         let resent = self.life.flags.contains(LifeFlags::SYN_RESENT);
-        let Some(fast_open) = self.life.fast_open.as_deref_mut() else { return };
         if !self.life.flags.contains(LifeFlags::FAST_OPEN_CLIENT) {
-            self.life.fast_open = None;
-            return;
+            return self.life.forget_fast_open();
         }
+        let Some(fast_open) = self.life.fast_open_mut() else { return };
         let unacked = !self.out.transfer.flight.is_empty();
         // As Linux: a cookie counts if the SYN had the option.
         let offered = syn_ack.options.fast_open.filter(|c| !c.is_request());
@@ -231,8 +230,7 @@ impl Connection {
 
     #[inline]
     pub(super) fn waits_for_data(&self) -> bool {
-        self.path.state() == State::SynSent
-            && self.life.fast_open.as_ref().is_some_and(|f| f.deferred)
+        self.path.state() == State::SynSent && self.life.fast_open().is_some_and(|f| f.deferred)
     }
 
     /// Bytes of data that fit the SYN.
@@ -242,7 +240,7 @@ impl Connection {
     /// As Linux: the link's MSS as the default, because a SYN that is too long is sent again
     /// without data; and 40 less, because middleboxes may add options.
     pub(super) fn syn_data_room(&self) -> u32 {
-        let cached = self.life.fast_open.as_ref().and_then(|f| f.cached_mss).unwrap_or(u16::MAX);
+        let cached = self.life.fast_open().and_then(|f| f.cached_mss).unwrap_or(u16::MAX);
         u32::from(self.path.path_mss().min(cached).saturating_sub(FAST_OPEN_OPTION_ROOM))
     }
 }

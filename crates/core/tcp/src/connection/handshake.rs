@@ -111,7 +111,7 @@ impl Connection {
             if segment.has(Flags::RST) {
                 return drop_for(DropReason::RstInvalid);
             }
-            self.life.reset = Some(Reset { seq: header.ack, ack: false });
+            self.life.set_reset(Reset { seq: header.ack, ack: false });
             return drop_for(DropReason::AckUnsent);
         }
         // > Second, check the RST bit: [...] If the ACK was acceptable, then signal to the user "error:
@@ -133,7 +133,7 @@ impl Connection {
             && echo != 0
             && echo.wrapping_sub(stamps.value(began)) > age
         {
-            self.life.reset = Some(Reset { seq: header.ack, ack: false });
+            self.life.set_reset(Reset { seq: header.ack, ack: false });
             return drop_for(DropReason::Paws);
         }
         // > Fourth, check the SYN bit: [...] Fifth, if neither of the SYN or RST bits is set, then

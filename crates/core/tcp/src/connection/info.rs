@@ -7,9 +7,9 @@ use pagewire_mem::Instant;
 use crate::connection::Connection;
 use crate::info::Info;
 use crate::life::LifeFlags;
-use crate::outbound::{LossCounts, OutFlags};
 use crate::outbound::ecn::{Accurate, EcnCounts, EcnFlags};
 use crate::outbound::flight::Mark;
+use crate::outbound::{LossCounts, OutFlags};
 
 impl Connection {
     /// How many retransmissions, timeouts and fast recoveries there were since the last call.

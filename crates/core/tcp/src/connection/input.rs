@@ -117,17 +117,17 @@ impl Connection {
         if self.path.state() == State::SynReceived
             && segment.has(Flags::SYN)
             && !segment.header.flags.intersects(Flags::ACK | Flags::RST)
-            && segment.seq == self.inbound.irs
+            && segment.seq == self.inbound.irs()
         {
             if self.out.transfer.take_syn_again(&self.path, segment.header, segment.arrival.ecn) {
-                self.life.reset = Some(Reset { seq: self.out.transfer.snd.nxt, ack: true });
+                self.life.set_reset(Reset { seq: self.out.transfer.snd.nxt, ack: true });
                 self.finish(Event::Reset, None);
                 return drop_for(DropReason::Flags);
             }
             self.out.transfer.flight.mark_first_lost();
             return drop_for(DropReason::Duplicate);
         }
-        if segment.has(Flags::SYN | Flags::ACK) && segment.seq == self.inbound.irs {
+        if segment.has(Flags::SYN | Flags::ACK) && segment.seq == self.inbound.irs() {
             self.out.transfer.take_syn_ack_again(segment.header, segment.arrival.ecn);
         }
         self.check_timestamp(env.now, segment)?;
@@ -265,7 +265,7 @@ impl Connection {
         }
         let completes = self.path.state() == State::SynReceived
             && segment.has(Flags::ACK)
-            && segment.seq == self.inbound.irs
+            && segment.seq == self.inbound.irs()
             && segment.header.ack == self.out.transfer.snd.nxt;
         if completes {
             // As Linux: the peer's repeated SYN is acknowledged as a duplicate.
@@ -291,11 +291,11 @@ impl Connection {
             if !(header.ack.gt(self.out.transfer.snd.una)
                 && header.ack.le(self.out.transfer.snd.nxt))
             {
-                self.life.reset = Some(Reset { seq: header.ack, ack: false });
+                self.life.set_reset(Reset { seq: header.ack, ack: false });
                 return drop_for(DropReason::AckUnsent);
             }
             if self.out.transfer.loss.retries < self.deferral()
-                && segment.end() == self.inbound.irs + 1
+                && segment.end() == self.inbound.irs() + 1
             {
                 // Deferred accept: the connection is complete only with data. The SYN,ACK's timer
                 // runs on, and at its last timeout the SYN,ACK leaves again: the answer to that
@@ -308,7 +308,7 @@ impl Connection {
         self.process_ack(now, header, segment.space())?;
         if self.path.state() == State::SynReceived {
             self.path.transition(Event::AckOfSyn);
-            self.life.fast_open = None;
+            self.life.forget_fast_open();
             self.on_established(now);
         }
 
@@ -403,7 +403,7 @@ impl Connection {
             // > called, its TCP implementation SHOULD send a RST to show that data was lost.
             let reset = Reset { seq: segment.header.ack, ack: false };
             self.finish(Event::Reset, None);
-            self.life.reset = Some(reset);
+            self.life.set_reset(reset);
             return drop_for(DropReason::ReceiveClosed);
         }
         let cut = self.trim(segment)?;
@@ -555,7 +555,7 @@ impl Connection {
         if self.path.state().is_synchronized() {
             self.out.transfer.on_too_big(self.out.transfer.send_mss(&self.path));
         } else if self.path.state() == State::SynSent
-            && self.life.fast_open.as_ref().is_some_and(|f| f.syn_data > 0)
+            && self.life.fast_open().is_some_and(|f| f.syn_data > 0)
         {
             // A SYN with data was too big. As in Linux it leaves again at once without data, and
             // announces the path's MSS, because the reverse path may have the same limit.

@@ -44,7 +44,7 @@ impl Connection {
         }
         let unsent = self.out.unsent(&self.path);
         let ends = if unsent == 0 {
-            self.life.reset.is_none() && self.has_sent_all()
+            !self.life.resets() && self.has_sent_all()
         } else {
             self.is_coalescing()
         };
@@ -64,7 +64,7 @@ impl Connection {
     fn next_segment(&mut self, env: &mut Env<'_>) -> Option<SegmentOut> {
         let now = env.now;
         self.inbound.note_allowance(env);
-        if let Some(reset) = self.life.reset.take() {
+        if let Some(reset) = self.life.take_reset() {
             return Some(self.build_reset(now, reset));
         }
         if matches!(self.path.state(), State::SynSent | State::SynReceived)

@@ -300,7 +300,7 @@ impl Connection {
             let edge = self.out.transfer.send_edge();
             let seq =
                 if edge.lt(self.out.transfer.snd.nxt) { edge } else { self.out.transfer.snd.nxt };
-            self.life.reset = Some(Reset { seq, ack: true });
+            self.life.set_reset(Reset { seq, ack: true });
         }
     }
 }

@@ -24,15 +24,12 @@ use crate::shared::Env;
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
     pub(crate) flags: InFlags,
-    pub(crate) irs: Seq,
     /// The receive queue; its `next` is RCV.NXT, less the FIN.
     pub(crate) queue: ReceiveQueue,
     /// The right edge of the window, which never moves back.
     pub(crate) edge: Seq,
     /// The acknowledgement number sent last.
     pub(crate) acked: Seq,
-    /// The number of the peer's FIN, if [`InFlags::FIN_KNOWN`].
-    pub(crate) fin: Seq,
     /// Bytes of memory that the host allowed to pin in the last call.
     pub(crate) allowance: u32,
     /// The size that the buffer has grown to, and the bound of the window (`tuning.rs`).
@@ -74,6 +71,8 @@ bitflags::bitflags! {
 pub(crate) struct RareInbound {
     /// Bytes of memory that the application took by reference and has not returned.
     pub(crate) kept: u32,
+    /// The number of the peer's FIN, if the FIN arrived beyond a gap.
+    pub(crate) fin: Option<Seq>,
     /// The urgent byte that the peer has announced.
     pub(crate) urgent_in: Option<UrgentIn>,
     /// A range that arrived twice, to report (RFC 2883).
@@ -93,15 +92,26 @@ impl Inbound {
     /// The number of the peer's FIN, if one arrived.
     #[inline]
     pub(crate) fn fin(&self) -> Option<Seq> {
-        self.flags.contains(InFlags::FIN_KNOWN).then_some(self.fin)
+        if !self.flags.contains(InFlags::FIN_KNOWN) {
+            return None;
+        }
+        // Nothing is received after a FIN.
+        Some(self.rare.as_ref().and_then(|rare| rare.fin).unwrap_or(self.queue.next()))
     }
 
     /// Remembers the number of the peer's FIN. Of two different ones, the first stays.
     pub(crate) fn note_fin(&mut self, fin: Seq) {
         if !self.flags.contains(InFlags::FIN_KNOWN) {
             self.flags.insert(InFlags::FIN_KNOWN);
-            self.fin = fin;
+            if fin != self.queue.next() {
+                self.rare().fin = Some(fin);
+            }
         }
+    }
+
+    /// The number of the peer's SYN.
+    pub(crate) fn irs(&self) -> Seq {
+        self.queue.next() - 1 - self.bytes_received as u32
     }
 
     pub(crate) fn widen_buffer(&mut self, bytes: u32) {
@@ -132,7 +142,6 @@ impl Inbound {
     /// Reads the peer's SYN.
     pub(crate) fn take_syn(&mut self, path: &Path, syn: &TcpHeader) {
         let first = syn.seq + 1;
-        self.irs = syn.seq;
         self.queue = ReceiveQueue::new(first);
         self.acked = first;
         // Before the peer's numbers are known, the edge counts from 0: the window of our SYN. A SYN,ACK
@@ -168,6 +177,7 @@ impl Inbound {
         let needless = |r: &RareInbound| {
             let limits_challenges = r.challenge_after != Instant::default();
             let waits = r.urgent_in.is_some() || r.dsack.is_some() || r.shrunk.is_some();
+            let waits = waits || r.fin.is_some();
             r.kept == 0 && !waits && !limits_challenges
         };
         if self.rare.as_deref().is_some_and(needless) {

@@ -24,9 +24,7 @@ pub(crate) struct Life {
     pub(crate) error: Option<TcpError>,
     /// The last ICMP error: the reason if the connection times out.
     pub(crate) soft_error: Option<TcpError>,
-    pub(crate) reset: Option<Reset>,
-    /// State of a handshake with Fast Open.
-    pub(crate) fast_open: Option<Box<FastOpenState>>,
+    rare: Option<Box<RareLife>>,
     /// The timer for a peer that is silent for long (RFC 9293 section 3.8.4). While [`Path::lingers`], that
     /// of TIME-WAIT's 2 MSL, or of FIN-WAIT-2; as in Linux, nobody probes the peer then.
     pub(crate) silence: Timer,
@@ -57,6 +55,14 @@ bitflags::bitflags! {
     }
 }
 
+/// State of few beginnings and ends. Boxed to keep connections small; one that is idle has none.
+#[derive(Debug, Default)]
+struct RareLife {
+    reset: Option<Reset>,
+    /// State of a handshake with Fast Open.
+    fast_open: Option<FastOpenState>,
+}
+
 /// A reset to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reset {
@@ -69,6 +75,46 @@ impl Life {
     #[inline]
     pub(crate) fn is_connected(&self) -> bool {
         self.flags.contains(LifeFlags::CONNECTED)
+    }
+
+    /// Whether a reset is due.
+    #[inline]
+    pub(crate) fn resets(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.reset.is_some())
+    }
+
+    pub(crate) fn set_reset(&mut self, reset: Reset) {
+        self.rare.get_or_insert_default().reset = Some(reset);
+    }
+
+    #[inline]
+    pub(crate) fn take_reset(&mut self) -> Option<Reset> {
+        let rare = self.rare.as_deref_mut()?;
+        let reset = rare.reset.take();
+        if rare.fast_open.is_none() {
+            self.rare = None;
+        }
+        reset
+    }
+
+    #[inline]
+    pub(crate) fn fast_open(&self) -> Option<&FastOpenState> {
+        self.rare.as_ref()?.fast_open.as_ref()
+    }
+
+    pub(crate) fn fast_open_mut(&mut self) -> Option<&mut FastOpenState> {
+        self.rare.as_mut()?.fast_open.as_mut()
+    }
+
+    pub(crate) fn begin_fast_open(&mut self) -> &mut FastOpenState {
+        self.rare.get_or_insert_default().fast_open.get_or_insert_default()
+    }
+
+    pub(crate) fn forget_fast_open(&mut self) {
+        match self.rare.as_deref_mut() {
+            Some(rare) if rare.reset.is_some() => rare.fast_open = None,
+            _ => self.rare = None,
+        }
     }
 
     /// The connection ends by `event`. The first error stays.
@@ -94,11 +140,11 @@ impl Life {
     /// > RFC 7413 section 4.1.3.1: Negative responses include [...] ICMP error messages, and (most
     /// > importantly) no response (SYN-ACK) from the server at all, i.e., connection timeout.
     pub(crate) fn give_up_fast_open(&mut self, event: Event) {
-        let Some(fast_open) = self.fast_open.as_deref_mut() else { return };
+        let connected = self.is_connected();
+        let Some(fast_open) = self.fast_open_mut() else { return };
         let unanswered = event == Event::Expire && fast_open.outcome.is_none();
-        if !unanswered || fast_open.syn_data == 0 || self.flags.contains(LifeFlags::CONNECTED) {
-            self.fast_open = None;
-            return;
+        if !unanswered || fast_open.syn_data == 0 || connected {
+            return self.forget_fast_open();
         }
         fast_open.outcome = Some(FastOpenOutcome {
             had_option: fast_open.sent.is_some(),

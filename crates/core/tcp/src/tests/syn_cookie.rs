@@ -193,7 +193,7 @@ fn connection_from_a_cookie_is_as_one_whose_handshake_was_remembered() {
         let p = &c.path;
         let agreed = [p.active, p.timestamps_ok, p.sack_ok, p.scaling_ok, p.fast_open_server];
         let flags = (agreed, c.life.flags, c.out.flags, c.inbound.flags);
-        (flags, snd.scale, rcv.scale, snd.peer_mss, rcv.irs, rcv.edge, c.path.state())
+        (flags, snd.scale, rcv.scale, snd.peer_mss, rcv.irs(), rcv.edge, c.path.state())
     };
     assert_eq!(says(&found), says(&remembered));
 }

@@ -358,6 +358,13 @@ fn peer_that_answers_no_probe_is_given_up_with_a_reset() {
 }
 
 #[test]
+fn linux_does_not_probe_a_peer_whose_fin_is_all_that_a_closed_connection_waits_for() {
+    let mut t = Test::established(keepalive());
+    t.close().expect("F. 1:1(0) ack 1").peer(". 1:1(0) ack 2").state(State::FinWait2);
+    t.wait(59_999).nothing().state(State::FinWait2).wait(1).state(State::Closed);
+}
+
+#[test]
 fn keepalive_is_off_by_default() {
     let mut t = Test::established(plain());
     t.wait(2_000).nothing();

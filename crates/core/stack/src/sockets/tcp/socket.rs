@@ -67,8 +67,8 @@ bitflags::bitflags! {
     }
 }
 
-/// An idle connection costs at most 900 bytes, its share of the tables included.
-const _: () = assert!(size_of::<TcpSocket>() <= 824);
+/// An idle connection costs at most 740 bytes, its share of the tables included.
+const _: () = assert!(size_of::<TcpSocket>() <= 664);
 
 /// State that few connections need.
 #[derive(Default)]
