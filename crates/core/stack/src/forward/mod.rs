@@ -9,7 +9,7 @@
 //! A pump moves fragments and never touches a byte. It takes no more from one side than the other
 //! side's send queue has room for: the rest stays in the receive queue, the window closes, and the
 //! sender waits. One budget bounds the memory of all pairs, because data that waits for
-//! acknowledgement is charged like unread data (`TcpSocket::forwards`). When it is nearly used up,
+//! acknowledgement is charged like unread data (`TcpSocket::forwarding`). When it is nearly used up,
 //! pairs that hold some of it and have stalled for a while are reset.
 //!
 //! The end of a stream is forwarded behind its data, each direction by itself (half-close). If a
