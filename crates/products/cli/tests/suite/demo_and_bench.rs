@@ -543,19 +543,23 @@ fn with_root_bench_gateway_prints_every_engine_with_its_fields_and_draws_them() 
     let number = |row: &Row, field: &str| row.get(field).and_then(Value::as_f64);
     for engine in engines {
         let own: Vec<_> = rows.iter().filter(|row| row["engine"] == engine).collect();
-        // Out, in, and one for all the rest.
-        assert_eq!(own.len(), 3, "{engine}: {rows:?}");
+        // Out, in, both for a published port, and one line each for all the rest.
+        assert_eq!(own.len(), 6, "{engine}: {rows:?}");
         let is_process = !matches!(engine, "veth" | "loopback");
-        for (row, direction) in own.iter().zip(["out", "in"]) {
+        for (nth, direction) in ["out", "in", "out", "in"].into_iter().enumerate() {
+            let row = own[nth];
             assert_eq!((&row["direction"], &row["mtu"]), (&direction.into(), &1500.into()));
+            assert_eq!(row.contains_key("ports"), nth >= 2, "{row:?}");
             assert!(number(row, "gbit_per_s") > Some(0.0), "{row:?}");
             assert_eq!(row.contains_key("cpu_s_per_gib"), is_process, "{row:?}");
         }
         for field in ["connections_per_s", "requests_per_s", "rtt_us_p50", "udp_rtt_us_p50"] {
-            assert!(number(own[2], field) > Some(0.0), "{field}: {:?}", own[2]);
+            assert!(number(own[4], field) > Some(0.0), "{field}: {:?}", own[4]);
+            let published = number(own[5], field);
+            assert_eq!(published > Some(0.0), field != "udp_rtt_us_p50", "{field}: {:?}", own[5]);
         }
         for field in ["rss_bytes", "rss_bytes_1000_idle"] {
-            assert_eq!(number(own[2], field) > Some(0.0), is_process, "{field}: {:?}", own[2]);
+            assert_eq!(number(own[4], field) > Some(0.0), is_process, "{field}: {:?}", own[4]);
         }
     }
     let image = fs::read_to_string(image).expect("the image");

@@ -3,11 +3,14 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use serde_json::json;
 use tempfile::TempDir;
 
 use super::world::{FAR, World, default_route, namespace};
@@ -42,6 +45,11 @@ impl GatewayEngine {
         matches!(self, Self::Pasta | Self::Slirp4netns | Self::Gvproxy)
     }
 
+    /// Whether clients reach a port of its guests here.
+    pub(super) const fn publishes(self) -> bool {
+        !matches!(self, Self::Gvproxy)
+    }
+
     /// Programs that it needs.
     const fn programs(self) -> &'static [&'static str] {
         match self {
@@ -71,6 +79,9 @@ pub(super) struct EngineGuest {
     pub(super) engine: GatewayEngine,
     pub(super) mtu: u32,
     pub(super) ns: NetNs,
+    inner: Ipv4Addr,
+    /// The port of the guest that clients of the machine reach.
+    pub(super) port: u16,
     processes: Vec<Child>,
     /// Files and sockets of the engine.
     files: TempDir,
@@ -79,6 +90,9 @@ pub(super) struct EngineGuest {
 /// Addresses of guests behind a gateway.
 const INNER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+
+/// The port that the guest with the number 0 has published; others follow.
+const FIRST_PORT: u16 = 30_000;
 
 /// The interface of every guest.
 const LINK: &str = "tap0";
@@ -93,7 +107,16 @@ impl EngineGuest {
         number: u8,
     ) -> Result<Self, Failure> {
         let files = tempfile::tempdir().because("a directory for an engine")?;
-        let mut guest = Self { engine, mtu, ns: namespace()?, processes: Vec::new(), files };
+        let port = FIRST_PORT + u16::from(number);
+        let mut guest = Self {
+            engine,
+            mtu,
+            ns: namespace()?,
+            inner: INNER,
+            port,
+            processes: Vec::new(),
+            files,
+        };
         let bytes = mtu.to_string();
         match engine {
             GatewayEngine::Pagewire => guest.pagewire(world, &bytes)?,
@@ -117,11 +140,24 @@ impl EngineGuest {
         }
     }
 
+    /// Where clients of the machine reach the published port, and their namespace.
+    ///
+    /// The clients use loopback, where pasta splices them with the guest's own loopback.
+    pub(super) fn published<'a>(&'a self, world: &'a World) -> (&'a NetNs, SocketAddr) {
+        let (ns, ip) = match self.engine {
+            GatewayEngine::Veth => (&world.host, self.inner),
+            GatewayEngine::Loopback => (&self.ns, Ipv4Addr::LOCALHOST),
+            _ => (&world.host, Ipv4Addr::LOCALHOST),
+        };
+        (ns, (ip, self.port).into())
+    }
+
     fn pagewire(&mut self, world: &World, mtu: &str) -> Result<(), Failure> {
         let (path, guest) = (self.ns.path(), INNER.to_string());
         let gateway = format!("{GATEWAY}/24");
         let args = ["gateway", "--link", "tap", "--netns", &path, "--tap", LINK, "--mtu", mtu];
-        let more = ["--addr", &gateway, "--guest", &guest];
+        let publish = format!("127.0.0.1:{}", self.port);
+        let more = ["--addr", &gateway, "--guest", &guest, "--publish", &publish];
         let program = std::env::current_exe().because("our program's file")?;
         self.processes.push(spawn(&world.host, program, &[&args[..], &more].concat())?);
         self.route_by(GATEWAY)
@@ -139,7 +175,8 @@ impl EngineGuest {
         let front = ["--mount", "sh", "-c", mount, "sh", &path, &place, "pasta", "-f", "-q"];
         let args = ["--runas", "0", "--config-net", "--netns-only", "--no-map-gw", "-I", LINK];
         let addresses = ["-a", &guest, "-n", "24", "-g", &gateway, "-m", mtu];
-        let nothing = ["-t", "none", "-u", "none", "-T", "none", "-U", "none", "--netns", &place];
+        let publish = format!("127.0.0.1/{}", self.port);
+        let nothing = ["-t", &publish, "-u", "none", "-T", "none", "-U", "none", "--netns", &place];
         let args = [&front[..], &args, &addresses, &nothing].concat();
         self.processes.push(spawn(&world.host, "unshare", &args)?);
         self.route_by(GATEWAY)
@@ -147,13 +184,28 @@ impl EngineGuest {
 
     fn slirp4netns(&mut self, world: &World, mtu: &str) -> Result<(), Failure> {
         let (path, mtu) = (self.ns.path(), format!("--mtu={mtu}"));
-        let args = ["--netns-type=path", "--configure", "--disable-host-loopback", &mtu];
-        self.processes.push(spawn(
-            &world.host,
-            "slirp4netns",
-            &[&args[..], &[&path, LINK]].concat(),
-        )?);
-        self.route_by(GATEWAY)
+        let control = self.files.path().join("slirp4netns");
+        let socket = format!("--api-socket={}", control.display());
+        let args = ["--netns-type=path", "--configure", "--disable-host-loopback", &socket];
+        let args = [&args[..], &[&mtu, &path, LINK]].concat();
+        self.processes.push(spawn(&world.host, "slirp4netns", &args)?);
+        self.route_by(GATEWAY)?;
+        wait_until("slirp4netns's socket", || Ok(control.exists()))?;
+        let arguments = json!({
+            "proto": "tcp", "host_addr": "127.0.0.1", "host_port": self.port, "guest_port": self.port,
+        });
+        let ask = json!({ "execute": "add_hostfwd", "arguments": arguments }).to_string();
+        let mut answer = String::new();
+        let asked = UnixStream::connect(&control).and_then(|mut socket| {
+            socket.write_all(ask.as_bytes())?;
+            socket.shutdown(Shutdown::Write)?;
+            socket.read_to_string(&mut answer)
+        });
+        asked.because("slirp4netns's socket")?;
+        match answer.contains("error") {
+            true => Err(Failure::Failed(format!("slirp4netns publishes no port: {answer}"))),
+            false => Ok(()),
+        }
     }
 
     /// The guest's end of gvproxy is a program inside that moves frames between a tap and gvproxy's socket.
@@ -176,6 +228,7 @@ impl EngineGuest {
 
     fn veth(&mut self, world: &World, number: u8) -> Result<(), Failure> {
         let (outer, inner) = (Ipv4Addr::new(10, 10, number, 1), Ipv4Addr::new(10, 10, number, 2));
+        self.inner = inner;
         let here = (&*format!("g{number}"), outer);
         world.host.veth(here, (&self.ns, LINK, inner), Some(self.mtu))?;
         self.route_by(outer)

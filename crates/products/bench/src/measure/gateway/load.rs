@@ -46,6 +46,51 @@ pub(super) enum BulkDirection {
     In,
 }
 
+/// Who connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Client {
+    /// The guest, with the far side.
+    Guest,
+    /// A program of the machine, with a published port of the guest.
+    Machine,
+}
+
+/// The two ends of a load.
+pub(super) struct Ends<'a> {
+    guest: &'a EngineGuest,
+    /// The server's namespace, and the address that it listens on.
+    served: (&'a NetNs, SocketAddr),
+    /// The client's namespace.
+    asked: &'a NetNs,
+    /// The server's address for the client; `None`: the one that the server listens on.
+    to: Option<SocketAddr>,
+}
+
+impl<'a> Ends<'a> {
+    pub(super) fn of(world: &'a World, guest: &'a EngineGuest, client: Client) -> Self {
+        match client {
+            Client::Guest => {
+                let (far, ip) = guest.far(world);
+                Self { guest, served: (far, (ip, 0).into()), asked: &guest.ns, to: None }
+            }
+            Client::Machine => {
+                let (asked, to) = guest.published(world);
+                let on = (Ipv4Addr::UNSPECIFIED, guest.port).into();
+                Self { guest, served: (&guest.ns, on), asked, to: Some(to) }
+            }
+        }
+    }
+
+    /// A listener of the server, and its address for the client.
+    fn listen(&self) -> Result<(TcpListener, SocketAddr), Failure> {
+        let (ns, on) = self.served;
+        let listener = ns.inside(|| TcpListener::bind(on).because("a listener"))?;
+        listener.set_nonblocking(true).because("a listener")?;
+        let own = listener.local_addr().because("a listener")?;
+        Ok((listener, self.to.unwrap_or(own)))
+    }
+}
+
 /// The result of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GatewaySample {
@@ -70,7 +115,8 @@ pub(super) struct SmallRates {
     pub(super) connections_per_s: f64,
     pub(super) requests_per_s: f64,
     pub(super) rtt_us: f64,
-    pub(super) udp_rtt_us: f64,
+    /// Nothing for published ports.
+    pub(super) udp_rtt_us: Option<f64>,
 }
 
 /// The state that the threads of a load share.
@@ -114,17 +160,16 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs a load with `threads` threads on each side: `serve` with a listener of the far side, `ask` in
-/// the guest's namespace with its address. The load ends when `wait` says so, or with the last `ask`.
+/// Runs a load with `threads` threads on each side: `serve` with the server's listener, `ask` in
+/// the client's namespace with the server's address. The load ends when `wait` says so, or with the last `ask`.
 fn loaded<A: Send, W>(
-    (world, guest): (&World, &EngineGuest),
+    ends: &Ends<'_>,
     threads: usize,
     serve: impl Fn(&TcpListener, &LoadState) + Sync,
     ask: impl Fn(SocketAddr, &LoadState) -> Result<A, Failure> + Sync,
     wait: impl FnOnce(&LoadState) -> W,
 ) -> Result<(Vec<A>, W), Failure> {
-    let (far, ip) = guest.far(world);
-    let (listener, to) = listen(far, ip)?;
+    let (listener, to) = ends.listen()?;
     let shared = LoadState::default();
     std::thread::scope(|scope| {
         let _stop = Stop(&shared);
@@ -132,7 +177,7 @@ fn loaded<A: Send, W>(
             scope.spawn(|| serve(&listener, &shared));
         }
         let asking = || -> Result<A, Failure> {
-            guest.ns.enter()?;
+            ends.asked.enter()?;
             ask(to, &shared)
         };
         let asking: Vec<_> = (0..threads).map(|_| scope.spawn(asking)).collect();
@@ -140,14 +185,6 @@ fn loaded<A: Send, W>(
         let asked = asking.into_iter().map(joined).collect::<Result<_, _>>()?;
         Ok((asked, waited))
     })
-}
-
-/// A listener of the far side.
-fn listen(far: &NetNs, ip: Ipv4Addr) -> Result<(TcpListener, SocketAddr), Failure> {
-    let listener = far.inside(|| TcpListener::bind((ip, 0)).because("a listener"))?;
-    listener.set_nonblocking(true).because("a listener")?;
-    let to = listener.local_addr().because("a listener")?;
-    Ok((listener, to))
 }
 
 fn dial(to: SocketAddr) -> io::Result<TcpStream> {
@@ -194,29 +231,28 @@ fn readable(all: &[TcpStream]) -> Vec<bool> {
 
 /// Bytes in one direction, over several connections.
 pub(super) fn bulk(
-    world: &World,
-    guest: &EngineGuest,
+    ends: &Ends<'_>,
+    client: Client,
     direction: BulkDirection,
     flows: usize,
     seconds: f64,
 ) -> Result<GatewaySample, Failure> {
+    let client_pours = (direction == BulkDirection::Out) == (client == Client::Guest);
     let serve = |listener: &TcpListener, shared: &LoadState| {
         let Some(stream) = accept(listener, shared) else { return };
-        match direction {
-            BulkDirection::Out => drain(stream, shared),
-            BulkDirection::In => pour(stream, shared),
-        }
+        if client_pours { drain(stream, shared) } else { pour(stream, shared) }
     };
     let ask = |to, shared: &LoadState| {
         let stream = dial(to).because("a connection through the engine")?;
-        match direction {
-            BulkDirection::Out => pour(stream, shared),
-            BulkDirection::In => drain(stream, shared),
+        if client_pours {
+            pour(stream, shared)
+        } else {
+            drain(stream, shared)
         }
         Ok(())
     };
-    let wait = |shared: &LoadState| shared.measured(seconds, || guest.cpu());
-    let (_, (bytes, time, before, after)) = loaded((world, guest), flows, serve, ask, wait)?;
+    let wait = |shared: &LoadState| shared.measured(seconds, || ends.guest.cpu());
+    let (_, (bytes, time, before, after)) = loaded(ends, flows, serve, ask, wait)?;
     let cpu = before.zip(after).map(|(before, after)| after.saturating_sub(before));
     let round = Round { bytes, time, receiver_cpu: Duration::ZERO };
     Ok(GatewaySample { round, cpu, small: None })
@@ -239,12 +275,8 @@ fn drain(mut stream: TcpStream, shared: &LoadState) {
     }
 }
 
-/// Connections a second: 64 at a time, each accepted and closed by the far side, then by the guest.
-pub(super) fn connections(
-    world: &World,
-    guest: &EngineGuest,
-    seconds: f64,
-) -> Result<f64, Failure> {
+/// Connections a second: 64 at a time, each accepted and closed by the server, then by the client.
+pub(super) fn connections(ends: &Ends<'_>, seconds: f64) -> Result<f64, Failure> {
     let serve = |listener: &TcpListener, shared: &LoadState| {
         while shared.is_running() {
             if listener.accept().is_err() {
@@ -253,7 +285,7 @@ pub(super) fn connections(
         }
     };
     let wait = |shared: &LoadState| shared.measured(seconds, || ());
-    let (_, (count, time, ..)) = loaded((world, guest), 1, serve, connect_and_close, wait)?;
+    let (_, (count, time, ..)) = loaded(ends, 1, serve, connect_and_close, wait)?;
     Ok(count as f64 / time.as_secs_f64())
 }
 
@@ -286,7 +318,7 @@ fn connect_and_close(to: SocketAddr, shared: &LoadState) -> Result<(), Failure> 
 }
 
 /// Requests a second: 64 bytes there and back, on 64 connections.
-pub(super) fn requests(world: &World, guest: &EngineGuest, seconds: f64) -> Result<f64, Failure> {
+pub(super) fn requests(ends: &Ends<'_>, seconds: f64) -> Result<f64, Failure> {
     let serve = |listener: &TcpListener, shared: &LoadState| {
         let all = (0..PARALLEL).map_while(|_| accept(listener, shared)).collect();
         echo(all, shared, |_| {});
@@ -303,7 +335,7 @@ pub(super) fn requests(world: &World, guest: &EngineGuest, seconds: f64) -> Resu
         Ok(())
     };
     let wait = |shared: &LoadState| shared.measured(seconds, || ());
-    let (_, (bytes, time, ..)) = loaded((world, guest), 1, serve, ask, wait)?;
+    let (_, (bytes, time, ..)) = loaded(ends, 1, serve, ask, wait)?;
     Ok(bytes as f64 / REQUEST as f64 / time.as_secs_f64())
 }
 
@@ -327,7 +359,7 @@ fn echo(mut all: Vec<TcpStream>, shared: &LoadState, note: impl Fn(usize)) {
 }
 
 /// The median of round trips of 64 bytes by TCP, in microseconds.
-pub(super) fn round_trip(world: &World, guest: &EngineGuest, seconds: f64) -> Result<f64, Failure> {
+pub(super) fn round_trip(ends: &Ends<'_>, seconds: f64) -> Result<f64, Failure> {
     let serve = |listener: &TcpListener, shared: &LoadState| {
         let Some(mut stream) = accept(listener, shared) else { return };
         let mut buffer = [0; REQUEST];
@@ -341,7 +373,7 @@ pub(super) fn round_trip(world: &World, guest: &EngineGuest, seconds: f64) -> Re
             stream.read_exact(&mut buffer)
         })
     };
-    let (medians, ()) = loaded((world, guest), 1, serve, ask, |_| ())?;
+    let (medians, ()) = loaded(ends, 1, serve, ask, |_| ())?;
     Ok(medians.into_iter().sum())
 }
 
@@ -406,7 +438,7 @@ fn sampled(seconds: f64, mut call: impl FnMut() -> io::Result<()>) -> Result<f64
 }
 
 /// The engine's memory while a thousand connections are idle, in bytes; `None` if it is the kernel.
-pub(super) fn idle(world: &World, guest: &EngineGuest) -> Result<Option<u64>, Failure> {
+pub(super) fn idle(ends: &Ends<'_>) -> Result<Option<u64>, Failure> {
     let serve = |listener: &TcpListener, shared: &LoadState| {
         let _held: Vec<_> = (0..IDLE).map_while(|_| accept(listener, shared)).collect();
         while shared.is_running() {
@@ -420,8 +452,8 @@ pub(super) fn idle(world: &World, guest: &EngineGuest) -> Result<Option<u64>, Fa
         }
         // Time for freed memory to be given back.
         std::thread::park_timeout(WARM_UP);
-        Ok(guest.rss())
+        Ok(ends.guest.rss())
     };
-    let (rss, ()) = loaded((world, guest), 1, serve, ask, |_| ())?;
+    let (rss, ()) = loaded(ends, 1, serve, ask, |_| ())?;
     Ok(rss.into_iter().flatten().next())
 }

@@ -18,12 +18,13 @@ use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::table::{Measured, Results, records};
 use engines::{EngineGuest, GatewayEngine};
-use load::{BulkDirection, GatewaySample, SmallRates};
+use load::{BulkDirection, Client, Ends, GatewaySample, SmallRates};
 use world::World;
 
 /// The service of `pagewire gateway` to a guest, beside other gateways; needs root
 ///
-/// Bytes in both directions, connections and requests a second, round trips and memory. Beside it
+/// Bytes in both directions, connections and requests a second, round trips and memory; the same for
+/// clients of the machine at a published port. Beside it
 /// run pasta, slirp4netns and gvproxy where they are installed, and the kernel's own forwarding.
 /// The measurement runs in network namespaces of its own.
 #[derive(Clone, Debug, Args)]
@@ -53,6 +54,10 @@ pub(crate) struct GatewayOptions {
         value_name = "N"
     )]
     flows: Vec<u16>,
+
+    /// Loads to measure; repeatable, or with commas between [default: all]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LOAD")]
+    load: Vec<LoadKind>,
 
     /// Seconds that a round of each case lasts
     #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
@@ -86,11 +91,55 @@ struct GatewayCase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
     Bulk {
+        client: Client,
         direction: BulkDirection,
         flows: usize,
     },
     /// Everything else, with the first MTU only.
-    SmallRates,
+    SmallRates(Client),
+}
+
+/// Loads by their name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LoadKind {
+    /// Bytes of the guest to the far side
+    Out,
+    /// Bytes of the far side to the guest
+    In,
+    /// Connections, requests and round trips of the guest
+    Small,
+    /// Bytes of the guest to clients of its published port
+    PublishedOut,
+    /// Bytes of clients to the guest's published port
+    PublishedIn,
+    /// Connections, requests and round trips of clients
+    PublishedSmall,
+}
+
+impl LoadKind {
+    fn client(self) -> Client {
+        match self {
+            Self::Out | Self::In | Self::Small => Client::Guest,
+            Self::PublishedOut | Self::PublishedIn | Self::PublishedSmall => Client::Machine,
+        }
+    }
+
+    /// The direction of bytes; `None`: everything else is measured.
+    fn direction(self) -> Option<BulkDirection> {
+        match self {
+            Self::Out | Self::PublishedOut => Some(BulkDirection::Out),
+            Self::In | Self::PublishedIn => Some(BulkDirection::In),
+            Self::Small | Self::PublishedSmall => None,
+        }
+    }
+}
+
+impl Load {
+    fn client(self) -> Client {
+        match self {
+            Self::Bulk { client, .. } | Self::SmallRates(client) => client,
+        }
+    }
 }
 
 /// Memory of an engine, in bytes, before it was used, and with idle connections.
@@ -155,11 +204,17 @@ impl GatewayCase {
     /// The case as text, for the line of progress.
     fn name(&self) -> String {
         let (engine, mtu) = (name(self.engine), self.mtu);
+        let ports = match self.load.client() {
+            Client::Guest => "",
+            Client::Machine => ", published port",
+        };
         match self.load {
-            Load::Bulk { direction, flows } => {
-                format!("{engine}, MTU {mtu}, {}, {flows} connection(s)", name(direction))
+            Load::Bulk { direction, flows, .. } => {
+                format!("{engine}{ports}, MTU {mtu}, {}, {flows} connection(s)", name(direction))
             }
-            Load::SmallRates => format!("{engine}, connections, requests and round trips"),
+            Load::SmallRates(_) => {
+                format!("{engine}{ports}, connections, requests and round trips")
+            }
         }
     }
 }
@@ -196,7 +251,8 @@ fn start(
         }
         if let Some(first) = started.first() {
             let fresh = first.rss();
-            let idle = load::idle(world, first).unwrap_or_else(|error| {
+            let ends = Ends::of(world, first, Client::Guest);
+            let idle = load::idle(&ends).unwrap_or_else(|error| {
                 progress.note(&format!("{}, idle connections: {error:?}", name(engine)));
                 None
             });
@@ -209,17 +265,25 @@ fn start(
 
 /// Engines of a case follow each other, so that they run under equal conditions.
 fn lines(options: &GatewayOptions, guests: &[EngineGuest]) -> Vec<Measured<GatewayBench>> {
+    let kinds = if options.load.is_empty() { LoadKind::value_variants() } else { &options.load };
     let mut loads: Vec<(u32, Load)> = Vec::new();
     for &mtu in &options.mtu {
-        for direction in [BulkDirection::Out, BulkDirection::In] {
-            let bulk = |flows: &u16| (mtu, Load::Bulk { direction, flows: usize::from(*flows) });
-            loads.extend(options.flows.iter().map(bulk));
+        for kind in kinds {
+            let Some(direction) = kind.direction() else { continue };
+            let client = kind.client();
+            let bulk = |flows: &u16| Load::Bulk { client, direction, flows: usize::from(*flows) };
+            loads.extend(options.flows.iter().map(|flows| (mtu, bulk(flows))));
         }
     }
-    loads.extend(options.mtu.first().map(|mtu| (*mtu, Load::SmallRates)));
+    let small = kinds.iter().filter(|kind| kind.direction().is_none());
+    let first = options.mtu.first();
+    loads.extend(small.flat_map(|kind| first.map(|mtu| (*mtu, Load::SmallRates(kind.client())))));
     let mut all = Vec::new();
     for (mtu, load) in loads {
-        for (at, guest) in guests.iter().enumerate().filter(|(_, guest)| guest.mtu == mtu) {
+        let may = |guest: &EngineGuest| {
+            guest.mtu == mtu && (load.client() == Client::Guest || guest.engine.publishes())
+        };
+        for (at, guest) in guests.iter().enumerate().filter(|(_, guest)| may(guest)) {
             all.push((GatewayCase { guest: at, engine: guest.engine, mtu, load }, Vec::new()));
         }
     }
@@ -232,14 +296,18 @@ fn measure(
     load: Load,
     seconds: f64,
 ) -> Result<GatewaySample, Failure> {
+    let ends = Ends::of(world, guest, load.client());
     match load {
-        Load::Bulk { direction, flows } => load::bulk(world, guest, direction, flows, seconds),
-        Load::SmallRates => {
+        Load::Bulk { client, direction, flows } => {
+            load::bulk(&ends, client, direction, flows, seconds)
+        }
+        Load::SmallRates(client) => {
+            let udp = client == Client::Guest;
             let small = SmallRates {
-                connections_per_s: load::connections(world, guest, seconds)?,
-                requests_per_s: load::requests(world, guest, seconds)?,
-                rtt_us: load::round_trip(world, guest, seconds)?,
-                udp_rtt_us: load::udp_round_trip(world, guest, seconds)?,
+                connections_per_s: load::connections(&ends, seconds)?,
+                requests_per_s: load::requests(&ends, seconds)?,
+                rtt_us: load::round_trip(&ends, seconds)?,
+                udp_rtt_us: udp.then(|| load::udp_round_trip(world, guest, seconds)).transpose()?,
             };
             Ok(GatewaySample { small: Some(small), ..GatewaySample::default() })
         }
