@@ -389,7 +389,8 @@ impl Relay {
             return;
         }
         let id = dialling.request;
-        match sockopt::socket_error(&dialling.socket) {
+        let failed = ready.intersects(EventFlags::ERR | EventFlags::HUP);
+        match if failed { sockopt::socket_error(&dialling.socket) } else { Ok(Ok(())) } {
             Ok(Ok(())) => self.open(now, stack, id, at),
             Ok(Err(error)) | Err(error) => {
                 self.flows.remove(at as usize);
