@@ -64,9 +64,9 @@ pub const RELAY_BURST: usize = 256 << 10;
 /// does not read one connection leaves memory for its others.
 pub const UNSENT: u32 = 128 << 10;
 
-/// Bytes that all connections of a guest move in one turn, which holds the host's lock: about a
-/// millisecond's worth.
-pub const TURN_BYTES: usize = 4 << 20;
+/// Bytes for a guest that all its connections move in one turn of its host, and one burst more: half of a core's
+/// cache. Then the host sends them, and receives the acknowledgements that free their pages for the next.
+pub const TURN_BYTES: usize = 512 << 10;
 
 /// Pieces of one gathering write: more than [`RELAY_BURST`] has in pages.
 pub(crate) const GATHER: usize = 128;

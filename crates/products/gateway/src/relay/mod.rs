@@ -66,6 +66,12 @@ pub(crate) struct Relay {
     flow_of_guest: HashMap<SocketId, u32>,
     /// Pairs to be worked on; entries may be stale.
     listed: VecDeque<u32>,
+    /// A listed pair has data of the guest, which is moved before the host receives more.
+    more_out: bool,
+    /// The answer of the last poll: the host takes another turn by itself, in which it receives first.
+    polls_again: bool,
+    /// Bytes for the guest that are moved before the host's next turn.
+    inward_left: usize,
     /// Connections that are reset once the guest has what was received.
     deliveries: Vec<Delivery>,
     deliver_at: Option<Instant>,
@@ -99,6 +105,9 @@ impl Relay {
             flows: Slab::new(),
             flow_of_guest: HashMap::new(),
             listed: VecDeque::new(),
+            more_out: false,
+            polls_again: false,
+            inward_left: TURN_BYTES,
             deliveries: Vec::new(),
             deliver_at: None,
             dials: Dials::new(),
@@ -113,9 +122,11 @@ impl Relay {
         self.context.watch.epoll()
     }
 
-    /// Polls the kernel's sockets. Returns whether a turn is due.
+    /// Polls the kernel's sockets, once in a turn of the host. Returns whether a turn of the relay is due.
     pub(crate) fn poll(&mut self) -> bool {
-        self.context.watch.poll()
+        self.inward_left = TURN_BYTES;
+        self.polls_again = self.context.watch.poll() || !self.listed.is_empty();
+        self.polls_again
     }
 
     /// Handles events of the guest's connections and of the kernel's sockets, and what is due.
@@ -163,7 +174,8 @@ impl Relay {
 
     /// The time when [`turn`](Self::turn) is due without an event.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let listed = (!self.listed.is_empty()).then_some(Instant::ZERO);
+        let listed = self.more_out || (!self.listed.is_empty() && !self.polls_again);
+        let listed = listed.then_some(Instant::ZERO);
         let datagrams = [self.udp.poll_timeout(), self.echo.poll_timeout()];
         let due = [listed, self.dials.poll_timeout(), self.deliver_at, self.sweep_at];
         let names = self.context.dns.poll_timeout();
@@ -202,21 +214,31 @@ impl Relay {
         }
     }
 
-    /// Works on each listed pair once, as far as the turn's bytes reach.
+    /// Works on each listed pair once, until [`TURN_BYTES`] were moved to the guest: other pairs wait for the
+    /// host's next turn.
     fn pump(&mut self, now: Instant, stack: &mut Stack) {
-        let before = self.context.counters.bytes_out + self.context.counters.bytes_in;
+        if !self.polls_again {
+            self.inward_left = TURN_BYTES;
+        }
+        self.more_out = false;
         for _ in 0..self.listed.len() {
+            if self.inward_left == 0 {
+                break;
+            }
+            let before = self.context.counters.bytes_in;
             let Some(at) = self.listed.pop_front() else { break };
             let Some((_, Flow::Pair(pair))) = self.flows.get_mut(at as usize) else { continue };
             pair.flags.remove(Flags::LISTED);
-            match pair.work(now, stack, &mut self.context.counters) {
+            let step = pair.work(now, stack, &mut self.context.counters);
+            let moved = self.context.counters.bytes_in - before;
+            self.inward_left = self.inward_left.saturating_sub(moved as usize);
+            match step {
                 Step::Wait => {}
-                Step::Again => self.list(at),
+                Step::Again => {
+                    self.more_out |= pair.has_more_out();
+                    self.list(at);
+                }
                 step => self.end(now, stack, at, step),
-            }
-            let moved = self.context.counters.bytes_out + self.context.counters.bytes_in - before;
-            if moved >= TURN_BYTES as u64 {
-                break;
             }
         }
     }

@@ -200,10 +200,15 @@ impl Pair {
 
     /// Whether a pump stopped only because its burst was over.
     fn has_more(&self) -> bool {
-        let out = Flags::GUEST_IN | Flags::HOST_OUT;
         let inward = Flags::HOST_IN | Flags::GUEST_OUT;
-        (self.flags.contains(out) && !self.flags.contains(Flags::OUT_ENDED))
+        self.has_more_out()
             || (self.flags.contains(inward) && !self.flags.contains(Flags::IN_ENDED))
+    }
+
+    /// The same for the pump of the guest's data.
+    pub(super) fn has_more_out(&self) -> bool {
+        self.flags.contains(Flags::GUEST_IN | Flags::HOST_OUT)
+            && !self.flags.contains(Flags::OUT_ENDED)
     }
 
     /// Notes that the kernel's socket takes no more. Data that it has received comes first, then the end.

@@ -10,7 +10,7 @@ use pagewire::services::Error;
 use super::{Flow, Pair};
 use crate::limits::{
     CLIENTS_LEAVE, DELIVERY, DIAL_FAIR, DIALS_PER_DESTINATION, KEEPALIVE_IDLE, LEAVES_BURST,
-    LEAVES_PER_SECOND, SETTLED, SWEEP,
+    LEAVES_PER_SECOND, RELAY_BURST, SETTLED, SWEEP, TURN_BYTES, UNSENT,
 };
 use crate::policy::{RouteSocket, Rules};
 use crate::publish::Publish;
@@ -100,6 +100,30 @@ fn a_guest_that_does_not_read_is_reset_once_its_time_is_over() {
     assert_eq!(world.relay.connections(), 1, "what was received is still being delivered");
     world.pass(Duration::from_secs(2));
     assert_eq!(world.relay.connections(), 0);
+}
+
+#[test]
+fn between_two_parts_of_many_bytes_the_host_receives() {
+    let mut world = World::new(Settings::default());
+    let connections = 2 * TURN_BYTES / UNSENT as usize;
+    for nth in 0..connections {
+        world.connect(&format!("203.0.113.1:{}", 80 + nth));
+    }
+    for nth in 0..connections {
+        let mut far = world.far(nth);
+        far.set_nonblocking(true).unwrap();
+        while far.write(&[7; 16_384]).is_ok() {}
+    }
+    assert!(world.relay.poll());
+    world.relay.turn(world.now, &mut world.gateway, &[]);
+    let moved = world.relay.counters().bytes_in as usize;
+    assert!((TURN_BYTES..TURN_BYTES + RELAY_BURST).contains(&moved), "{moved} bytes");
+    let due = world.relay.poll_timeout();
+    assert!(
+        due.is_none_or(|at| at > world.now),
+        "the rest would be moved before the host receives"
+    );
+    assert!(world.relay.poll(), "the host would sleep");
 }
 
 #[test]
