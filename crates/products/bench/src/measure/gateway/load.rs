@@ -221,10 +221,11 @@ fn wait_for(fd: &impl std::os::fd::AsFd, time: Duration) {
     let _ = poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&time));
 }
 
-/// Waits until one of the connections is readable; whether each is.
-fn readable(all: &[TcpStream]) -> Vec<bool> {
+/// Waits until one of the connections, or the listener, is readable; whether each is, the listener last.
+fn readable(listener: Option<&TcpListener>, all: &[TcpStream]) -> Vec<bool> {
     let time = Timespec { tv_sec: 0, tv_nsec: CHECK_TIME.subsec_nanos().into() };
     let mut fds: Vec<_> = all.iter().map(|one| PollFd::new(one, PollFlags::IN)).collect();
+    fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
     let _ = poll(&mut fds, Some(&time));
     fds.iter().map(|fd| !fd.revents().is_empty()).collect()
 }
@@ -239,8 +240,9 @@ pub(super) fn bulk(
 ) -> Result<GatewaySample, Failure> {
     let client_pours = (direction == BulkDirection::Out) == (client == Client::Guest);
     let serve = |listener: &TcpListener, shared: &LoadState| {
-        let Some(stream) = accept(listener, shared) else { return };
-        if client_pours { drain(stream, shared) } else { pour(stream, shared) }
+        while let Some(stream) = accept(listener, shared) {
+            if client_pours { drain(stream, shared) } else { pour(stream, shared) }
+        }
     };
     let ask = |to, shared: &LoadState| {
         let stream = dial(to).because("a connection through the engine")?;
@@ -303,7 +305,7 @@ fn connect_and_close(to: SocketAddr, shared: &LoadState) -> Result<(), Failure> 
     let begin = || begin(to).because("a connection through the engine");
     let mut all = (0..PARALLEL).map(|_| begin()).collect::<Result<Vec<_>, _>>()?;
     while shared.is_running() {
-        let ready = readable(&all);
+        let ready = readable(None, &all);
         for (one, _) in all.iter_mut().zip(&ready).filter(|(_, ready)| **ready) {
             match one.read(&mut [0]) {
                 Ok(_) => shared.add(1),
@@ -320,8 +322,7 @@ fn connect_and_close(to: SocketAddr, shared: &LoadState) -> Result<(), Failure> 
 /// Requests a second: 64 bytes there and back, on 64 connections.
 pub(super) fn requests(ends: &Ends<'_>, seconds: f64) -> Result<f64, Failure> {
     let serve = |listener: &TcpListener, shared: &LoadState| {
-        let all = (0..PARALLEL).map_while(|_| accept(listener, shared)).collect();
-        echo(all, shared, |_| {});
+        echo(Some(listener), Vec::new(), shared, |_| {});
     };
     let ask = |to, shared: &LoadState| {
         let mut all = Vec::with_capacity(PARALLEL);
@@ -331,7 +332,7 @@ pub(super) fn requests(ends: &Ends<'_>, seconds: f64) -> Result<f64, Failure> {
         for stream in &mut all {
             stream.write_all(&[0x55; REQUEST]).because("a request")?;
         }
-        echo(all, shared, |n| shared.add(n));
+        echo(None, all, shared, |n| shared.add(n));
         Ok(())
     };
     let wait = |shared: &LoadState| shared.measured(seconds, || ());
@@ -339,21 +340,39 @@ pub(super) fn requests(ends: &Ends<'_>, seconds: f64) -> Result<f64, Failure> {
     Ok(bytes as f64 / REQUEST as f64 / time.as_secs_f64())
 }
 
-/// Sends back what comes, on each connection.
-fn echo(mut all: Vec<TcpStream>, shared: &LoadState, note: impl Fn(usize)) {
+/// Sends back what comes, on each connection, and on those that are accepted meanwhile.
+fn echo(
+    listener: Option<&TcpListener>,
+    mut all: Vec<TcpStream>,
+    shared: &LoadState,
+    note: impl Fn(usize),
+) {
     for stream in &all {
         let _ = stream.set_nonblocking(true);
     }
     let mut buffer = [0; 4096];
     while shared.is_running() {
-        let ready = readable(&all);
-        for (stream, _) in all.iter_mut().zip(&ready).filter(|(_, ready)| **ready) {
-            let Ok(n) = stream.read(&mut buffer) else { continue };
-            if n == 0 {
-                return;
+        let ready = readable(listener, &all);
+        let comes = ready.len() > all.len() && ready.last() == Some(&true);
+        let mut ready = ready.into_iter();
+        // A published port may bring a client of the last load, which has left.
+        all.retain_mut(|stream| {
+            if ready.next() != Some(true) {
+                return true;
             }
+            let n = match stream.read(&mut buffer) {
+                Ok(n) => n,
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            };
             note(n);
             let _ = stream.write_all(buffer.get(..n).unwrap_or_default());
+            n > 0
+        });
+        if let Some(listener) = listener.filter(|_| comes)
+            && let Ok((stream, _)) = listener.accept()
+        {
+            let _ = stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true));
+            all.push(stream);
         }
     }
 }
@@ -361,9 +380,10 @@ fn echo(mut all: Vec<TcpStream>, shared: &LoadState, note: impl Fn(usize)) {
 /// The median of round trips of 64 bytes by TCP, in microseconds.
 pub(super) fn round_trip(ends: &Ends<'_>, seconds: f64) -> Result<f64, Failure> {
     let serve = |listener: &TcpListener, shared: &LoadState| {
-        let Some(mut stream) = accept(listener, shared) else { return };
-        let mut buffer = [0; REQUEST];
-        while stream.read_exact(&mut buffer).is_ok() && stream.write_all(&buffer).is_ok() {}
+        while let Some(mut stream) = accept(listener, shared) {
+            let mut buffer = [0; REQUEST];
+            while stream.read_exact(&mut buffer).is_ok() && stream.write_all(&buffer).is_ok() {}
+        }
     };
     let ask = |to, _: &LoadState| {
         let mut stream = dial(to).because("a connection through the engine")?;
