@@ -21,6 +21,8 @@ pub enum GsoKind {
     TcpV4,
     /// TCP over IPv6.
     TcpV6,
+    /// UDP over either: each segment is a datagram (Linux's `UDP_SEGMENT`).
+    Udp,
 }
 
 /// A super-frame: the device (or software) cuts its payload into segments of `size`.

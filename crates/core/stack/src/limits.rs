@@ -325,7 +325,7 @@ pub const ERROR_QUEUE: usize = 64;
 pub const ERROR_QUEUE_EVERY: usize = 1024;
 
 /// Datagrams that one call may send (Linux's `UDP_MAX_SEGMENTS`).
-pub const UDP_MAX_SEGMENTS: usize = 128;
+pub const UDP_MAX_SEGMENTS: usize = pagewire_mem::link::limits::MAX_UDP_SEGMENTS;
 
 // Forwarding.
 

@@ -1,7 +1,7 @@
 //! Every limit of this crate, with its unit and its reason.
 
 pub use pagewire_mem::link::limits::{
-    MAX_MTU, MAX_QUEUES, MAX_RULES, MAX_SUPER_FRAME, MIN_GSO_SIZE, PLACE_MIN,
+    MAX_MTU, MAX_QUEUES, MAX_RULES, MAX_SUPER_FRAME, MAX_UDP_SEGMENTS, MIN_GSO_SIZE, PLACE_MIN,
 };
 
 /// Frames that each direction of a pair holds by default: four windows of 4 MiB in segments of 15

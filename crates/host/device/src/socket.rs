@@ -41,6 +41,7 @@ impl PlainCard {
             tx_checksum: false,
             tso_v4: false,
             tso_v6: false,
+            uso: false,
             max_frags: MAX_FRAGS,
             header_split: HeaderSplit::None,
             ..Capabilities::offloading(mac, mtu)

@@ -15,6 +15,7 @@ const F_DATA_VALID: u8 = 2;
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
+const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
 /// The header for a frame to be sent; `None` if the packet's requests contradict each other.
@@ -37,6 +38,7 @@ pub(crate) fn encode(packet: &PacketBuf) -> Option<[u8; VNET_HEADER]> {
         kind = match gso.kind {
             GsoKind::TcpV4 => GSO_TCPV4,
             GsoKind::TcpV6 => GSO_TCPV6,
+            GsoKind::Udp => GSO_UDP_L4,
         };
         // RFC 3168, section 6.1.2: only the first of the segments may carry CWR.
         let tcp_flags = packet.head().get(usize::from(start) + 13);
@@ -84,6 +86,7 @@ pub(crate) fn decode(header: &[u8; VNET_HEADER], len: usize) -> Option<Received>
         GSO_NONE if kind == GSO_NONE => None,
         GSO_TCPV4 => Some(GsoKind::TcpV4),
         GSO_TCPV6 => Some(GsoKind::TcpV6),
+        GSO_UDP_L4 if kind == GSO_UDP_L4 => Some(GsoKind::Udp),
         // No other kind was offered.
         _ => return None,
     };

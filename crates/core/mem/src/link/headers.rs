@@ -12,7 +12,8 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_VLAN: u16 = 0x8100;
 /// ICMP for IPv4, in the protocol field of an IP header.
 pub const IPPROTO_ICMP: u8 = 1;
-const IPPROTO_TCP: u8 = 6;
+/// TCP, in the protocol field of an IP header.
+pub const IPPROTO_TCP: u8 = 6;
 /// UDP, in the protocol field of an IP header.
 pub const IPPROTO_UDP: u8 = 17;
 const IPPROTO_ICMPV6: u8 = 58;
@@ -84,6 +85,12 @@ pub fn parse_ip(packet: &[u8]) -> Result<Layout, ParseError> {
     }
 }
 
+/// Finds the headers of a frame whose head is exactly its headers. An Ethernet header is no multiple of four
+/// bytes long, unlike all behind it, so that the length tells whether there is one.
+pub fn parse_head(head: &[u8]) -> Result<Layout, ParseError> {
+    if head.len().is_multiple_of(4) { parse_ip(head) } else { parse(head) }
+}
+
 /// Finds the headers of the packet of this type that begins at `ip`.
 fn parse_packet(frame: &[u8], ip: usize, ethertype: u16) -> Result<Layout, ParseError> {
     let (protocol, transport_at, end, v6) = match ethertype {
@@ -150,6 +157,13 @@ impl Layout {
             _ => return None,
         };
         Some((protocol, offset))
+    }
+
+    /// Whether the packet is a whole UDP datagram of the length that its header says.
+    pub fn is_whole_datagram(&self, frame: &[u8]) -> bool {
+        let whole = self.checksum(frame).is_some_and(|(protocol, _)| protocol == IPPROTO_UDP);
+        let len = be16(frame, self.transport_at + 4).map(usize::from);
+        whole && len == Ok(self.end - self.transport_at)
     }
 
     /// Sequence number of a TCP segment.

@@ -21,3 +21,6 @@ pub const PLACE_MIN: usize = 512;
 /// Least payload of a segment, in bytes, into which a writer may have a super-frame cut: Linux's
 /// `TCP_MIN_GSO_SIZE`, its smallest MSS (48) less the longest TCP options (40).
 pub const MIN_GSO_SIZE: u16 = 8;
+
+/// Datagrams of a super-frame of UDP: Linux's `UDP_MAX_SEGMENTS`. They may be as short as a byte.
+pub const MAX_UDP_SEGMENTS: usize = 128;

@@ -55,6 +55,8 @@ pub struct Capabilities {
     pub tso_v4: bool,
     /// Frames may be sent with `Gso` of kind `TcpV6`.
     pub tso_v6: bool,
+    /// Frames may be sent with `Gso` of kind `Udp`.
+    pub uso: bool,
     /// Fragments that one frame may have; 0: it must be in one piece.
     pub max_frags: usize,
     /// How payload is separated from headers on receive.
@@ -77,6 +79,7 @@ impl Capabilities {
             tx_checksum: true,
             tso_v4: true,
             tso_v6: true,
+            uso: true,
             max_frags: MAX_FRAGS,
             header_split: HeaderSplit::Native,
             queues: 1,

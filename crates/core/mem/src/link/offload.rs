@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 
 use super::headers::{self, Layout, TCP_CWR, TCP_FIN, TCP_PSH, Transport};
+use super::limits::{MAX_UDP_SEGMENTS, MIN_GSO_SIZE};
 use crate::checksum::Checksum;
 use crate::{
     CopyLedger, CopyReason, Frag, FragVec, Gso, GsoKind, PAGE_SIZE, PacketBuf, PagePool,
@@ -21,12 +22,43 @@ pub enum OffloadError {
     /// The checksum field or the start of the sum is not in the packet's head.
     #[error("the transport checksum is not in the frame's head")]
     Checksum,
-    /// The headers are not those of the TCP segment that the super-frame claims to be.
-    #[error("a super-frame's headers do not describe a TCP segment")]
+    /// The headers are not those of the TCP segment or the datagram that the super-frame claims to be.
+    #[error("a super-frame's headers do not describe a TCP segment or a datagram")]
     Headers,
-    /// A super-frame with segments of zero bytes.
-    #[error("a super-frame's segments have no size")]
+    /// A super-frame with segments of zero bytes, or so small that there would be very many.
+    #[error("a super-frame's segments have no size, or are too small")]
     Size,
+}
+
+/// Checks a frame of `len` bytes whose writer says that it is a super-frame of this kind and segment size;
+/// `layout` was found in its first bytes, `head`.
+///
+/// # Errors
+/// `Headers` for headers of another kind, which for UDP include fragments and lengths that contradict each
+/// other; `Size` for segments that would become very many frames.
+pub fn super_frame(
+    (kind, size): (GsoKind, u16),
+    layout: Option<&Layout>,
+    head: &[u8],
+    len: usize,
+) -> Result<Gso, OffloadError> {
+    let layout = layout.ok_or(OffloadError::Headers)?;
+    let (is_it, least) = match kind {
+        GsoKind::TcpV4 => (layout.transport == Transport::Tcp && !layout.v6, MIN_GSO_SIZE),
+        GsoKind::TcpV6 => (layout.transport == Transport::Tcp && layout.v6, MIN_GSO_SIZE),
+        GsoKind::Udp => {
+            let payload = layout.end.saturating_sub(layout.payload);
+            let least = payload.div_ceil(MAX_UDP_SEGMENTS).max(1);
+            (layout.end == len && layout.is_whole_datagram(head), least as u16)
+        }
+    };
+    if !is_it {
+        return Err(OffloadError::Headers);
+    }
+    if size < least {
+        return Err(OffloadError::Size);
+    }
+    Ok(Gso { kind, size, header_len: layout.payload as u16 })
 }
 
 /// Completes a transport checksum that was left to the device, if there is one.
@@ -99,10 +131,13 @@ pub fn cut_within(
     if size == 0 {
         return Err(OffloadError::Size);
     }
-    let layout = headers::parse(packet.head()).map_err(|_| OffloadError::Headers)?;
-    let is_v6 = gso.kind == GsoKind::TcpV6;
-    if layout.transport != Transport::Tcp
-        || layout.v6 != is_v6
+    let layout = headers::parse_head(packet.head()).map_err(|_| OffloadError::Headers)?;
+    let is_it = match gso.kind {
+        GsoKind::TcpV4 => layout.transport == Transport::Tcp && !layout.v6,
+        GsoKind::TcpV6 => layout.transport == Transport::Tcp && layout.v6,
+        GsoKind::Udp => layout.transport == Transport::Udp,
+    };
+    if !is_it
         || layout.payload != packet.head().len()
         || layout.payload != usize::from(gso.header_len)
     {
@@ -250,9 +285,9 @@ struct Cut {
     gso: Gso,
     /// Sum of the pseudo-header without its length.
     pseudo: Checksum,
-    seq: u32,
     ip_id: u16,
-    flags: u8,
+    /// Sequence number and flags; `None`: the transport is UDP.
+    tcp: Option<(u32, u8)>,
 }
 
 impl Cut {
@@ -260,13 +295,17 @@ impl Cut {
         let head = packet.head();
         let mut pseudo = Checksum::new();
         pseudo.add_bytes(layout.addresses(head)?);
-        pseudo.add_u16(6);
+        let udp = gso.kind == GsoKind::Udp;
+        pseudo.add_u16(u16::from(if udp { headers::IPPROTO_UDP } else { headers::IPPROTO_TCP }));
         let ip_id = match layout.v6 {
             false => get16(head, layout.ip + 4)?,
             true => 0,
         };
-        let (seq, flags) = (layout.tcp_seq(head)?, layout.tcp_flags(head)?);
-        Some(Self { layout, gso, pseudo, seq, ip_id, flags })
+        let tcp = match gso.kind {
+            GsoKind::Udp => None,
+            _ => Some((layout.tcp_seq(head)?, layout.tcp_flags(head)?)),
+        };
+        Some(Self { layout, gso, pseudo, ip_id, tcp })
     }
 
     /// Adapts the copied headers of a piece whose payload begins `at` bytes into the super-frame's.
@@ -277,13 +316,13 @@ impl Cut {
         last: bool,
         ledger: &mut CopyLedger,
     ) -> Option<()> {
-        let Layout { ip, transport_at: tcp, .. } = self.layout;
+        let Layout { ip, transport_at, .. } = self.layout;
         let size = u32::from(self.gso.size);
         // The index of its first segment.
         let index = at / size;
         // A length beyond the field is left to the frame, as in the original.
         let field = |len: usize| u16::try_from(len).unwrap_or(0);
-        let (ip_len, tcp_len) = (wire.len() - ip, wire.len() - tcp);
+        let (ip_len, len) = (wire.len() - ip, wire.len() - transport_at);
         let head = wire.head_mut();
         if self.layout.v6 {
             put16(head, ip + 4, field(ip_len - 40))?;
@@ -294,37 +333,40 @@ impl Cut {
             put16(head, ip + 4, self.ip_id.wrapping_add(index as u16))?;
             put16(head, ip + 10, 0)?;
             let mut sum = Checksum::new();
-            sum.add_bytes(head.get(ip..tcp)?);
+            sum.add_bytes(head.get(ip..transport_at)?);
             put16(head, ip + 10, sum.finish())?;
         }
-        let seq = self.seq.wrapping_add(at).to_be_bytes();
-        head.get_mut(tcp + 4..tcp + 8)?.copy_from_slice(&seq);
-        let mut flags = self.flags;
-        if !last {
-            flags &= !(TCP_FIN | TCP_PSH);
-        }
-        // RFC 3168, section 6.1.2: CWR is sent once, "in the first new data packet"; so on the
-        // first of the segments only.
-        if index > 0 {
-            flags &= !TCP_CWR;
-        }
-        *head.get_mut(tcp + 13)? = flags;
+        let offset = match self.tcp {
+            Some((seq, mut flags)) => {
+                let seq = seq.wrapping_add(at).to_be_bytes();
+                head.get_mut(transport_at + 4..transport_at + 8)?.copy_from_slice(&seq);
+                if !last {
+                    flags &= !(TCP_FIN | TCP_PSH);
+                }
+                // RFC 3168, section 6.1.2: CWR is sent once, "in the first new data packet"; so on the
+                // first of the segments only.
+                if index > 0 {
+                    flags &= !TCP_CWR;
+                }
+                *head.get_mut(transport_at + 13)? = flags;
+                16
+            }
+            None => {
+                put16(head, transport_at + 4, field(len))?;
+                6
+            }
+        };
         let mut sum = self.pseudo;
-        sum.add_u16((tcp_len >> 16) as u16);
-        sum.add_u16(tcp_len as u16);
+        sum.add_u16((len >> 16) as u16);
+        sum.add_u16(len as u16);
+        put16(head, transport_at + offset, sum.sum())?;
+        let (start, offset) = (transport_at as u16, offset as u16);
+        wire.tx_checksum = TxChecksum::Partial { start, offset };
         if wire.frag_len() > size as usize {
-            put16(wire.head_mut(), tcp + 16, sum.sum())?;
             wire.gso = Some(self.gso);
-            wire.tx_checksum = TxChecksum::Partial { start: tcp as u16, offset: 16 };
             return Some(());
         }
-        let head = wire.head_mut();
-        put16(head, tcp + 16, 0)?;
-        sum.add_bytes(head.get(tcp..)?);
-        for frag in wire.frags() {
-            sum.add_frag(frag, ledger);
-        }
-        put16(wire.head_mut(), tcp + 16, sum.finish())
+        complete_checksum(wire, ledger).ok()
     }
 }
 

@@ -14,10 +14,12 @@
 //! checksum was left for a device to finish. Half of the room for packets that wait for neighbours, and
 //! a quarter of each device's queue, are kept for packets of our own.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use pagewire_mem::checksum::Checksum;
-use pagewire_mem::link::limits::MIN_GSO_SIZE;
+use pagewire_mem::link::limits::{MAX_UDP_SEGMENTS, MIN_GSO_SIZE};
+use pagewire_mem::link::offload;
 use pagewire_mem::{
     CopyReason, GsoKind, HEAD_CAPACITY, Instant, PacketBuf, RxChecksum, TxChecksum,
 };
@@ -142,6 +144,8 @@ impl Net {
                 self.counters.tx_fragments += 1;
                 self.pass_on(now, part, &received, path)?;
             }
+        } else if packet.gso.is_some_and(|gso| gso.kind == GsoKind::Udp) {
+            self.forward_long_datagrams(now, packet, &received, path)?;
         } else {
             // A super-frame is no packet yet: it is cut to fit.
             if let Some(gso) = &mut packet.gso {
@@ -152,6 +156,32 @@ impl Net {
         self.counters.forwarded_packets += 1;
         self.counters.forwarded_bytes += bytes;
         Ok(None)
+    }
+
+    /// Cuts a super-frame of datagrams that are too long for the path, and each of them into fragments.
+    #[cold]
+    fn forward_long_datagrams(
+        &mut self,
+        now: Instant,
+        packet: PacketBuf,
+        received: &Received,
+        path: ForwardPath,
+    ) -> Result<(), DropReason> {
+        let mut datagrams = VecDeque::new();
+        let cut = offload::segment(packet, &mut datagrams, &mut self.mem.ledger);
+        cut.map_err(|_| DropReason::ForwardOffload)?;
+        let header_len = usize::from(received.header_len);
+        for datagram in datagrams {
+            if datagram.len() <= path.mtu {
+                self.pass_on(now, datagram, received, path)?;
+                continue;
+            }
+            for part in self.cut_forwarded(datagram, header_len, path.mtu)? {
+                self.counters.tx_fragments += 1;
+                self.pass_on(now, part, received, path)?;
+            }
+        }
+        Ok(())
     }
 
     /// Where a packet goes, if it may go anywhere.
@@ -195,13 +225,32 @@ impl Net {
         let gso = gso.filter(|gso| packet.len() > usize::from(gso.size) + at);
         let mut header_len = 0;
         if gso.is_some() {
-            // Only the size of a TCP segment is believed.
-            if protocol != protocol::TCP || part.fragment || !packet.linearize(at + tcp::LEN) {
+            // Only the size of a TCP segment or of a datagram is believed.
+            let (least, wrong) = match protocol {
+                protocol::TCP => (at + tcp::LEN, DropReason::TcpChecksum),
+                protocol::UDP => (at + udp::LEN, DropReason::UdpChecksum),
+                _ => return Err(DropReason::ForwardOffload),
+            };
+            if part.fragment || !packet.linearize(least) {
                 return Err(DropReason::ForwardOffload);
             }
-            let words = packet.head().get(at + tcp::DATA_OFFSET).map_or(0, |b| b >> 4);
-            header_len = at + usize::from(words) * 4;
-            let fits = header_len >= at + tcp::LEN && header_len <= HEAD_CAPACITY - ethernet::LEN;
+            header_len = match protocol {
+                protocol::UDP => {
+                    let len = packet.len() - at;
+                    let header =
+                        udp::Header::parse(packet.head().get(at..).unwrap_or_default(), len)?;
+                    // Without a checksum, it is nothing that a device takes.
+                    if usize::from(header.len) != len || header.checksum == 0 {
+                        return Err(DropReason::ForwardOffload);
+                    }
+                    least
+                }
+                _ => {
+                    at + usize::from(packet.head().get(at + tcp::DATA_OFFSET).map_or(0, |b| b >> 4))
+                        * 4
+                }
+            };
+            let fits = header_len >= least && header_len <= HEAD_CAPACITY - ethernet::LEN;
             if !fits || !packet.linearize(header_len) {
                 return Err(DropReason::ForwardOffload);
             }
@@ -209,7 +258,7 @@ impl Net {
             if packet.rx_checksum != RxChecksum::Valid {
                 // Cutting makes new checksums: they must not hide that the old one was wrong.
                 packet.pull(at);
-                let verified = self.verify(&packet, received, DropReason::TcpChecksum);
+                let verified = self.verify(&packet, received, wrong);
                 packet.push(at).ok_or(DropReason::ForwardOffload)?;
                 verified?;
                 packet.rx_checksum = RxChecksum::Valid;
@@ -224,11 +273,19 @@ impl Net {
         }
         let longest = usize::from(u16::MAX);
         packet.gso = gso.filter(|gso| packet.frag_len() > usize::from(gso.size)).map(|gso| {
-            let kind = if received.dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+            let kind = match protocol {
+                protocol::UDP => GsoKind::Udp,
+                _ if received.dst.is_ipv4() => GsoKind::TcpV4,
+                _ => GsoKind::TcpV6,
+            };
             pagewire_mem::Gso { kind, header_len: header_len.min(longest) as u16, ..gso }
         });
         match packet.gso {
-            // Whatever the device: with one byte in each, it would become 65,000 frames.
+            // Whatever the device: with one byte in each, it would become very many frames.
+            Some(gso) if gso.kind == GsoKind::Udp => {
+                let most = usize::from(gso.size) * MAX_UDP_SEGMENTS;
+                if packet.frag_len() <= most { Ok(packet) } else { Err(DropReason::ForwardOffload) }
+            }
             Some(gso) if gso.size < MIN_GSO_SIZE => Err(DropReason::ForwardOffload),
             Some(_) if packet.len() > MAX_SUPER_PACKET => Err(DropReason::ForwardOffload),
             None if packet.len() > MAX_IP_PACKET => Err(DropReason::ForwardOffload),

@@ -175,6 +175,7 @@ impl PairConfig {
             tx_checksum: self.offload,
             tso_v4: self.offload,
             tso_v6: self.offload,
+            uso: self.offload,
             max_frags: MAX_FRAGS,
             header_split: HeaderSplit::Native,
             queues: 1,

@@ -17,7 +17,8 @@ pub enum PortError {
     /// The virtio header contradicts itself or the frame.
     #[error("the frame's virtio header contradicts the frame")]
     Offload,
-    /// Segments smaller than any connection's ([`MIN_GSO_SIZE`](crate::limits::MIN_GSO_SIZE)).
+    /// Segments smaller than any connection's ([`MIN_GSO_SIZE`](crate::limits::MIN_GSO_SIZE)), or more
+    /// datagrams than [`MAX_UDP_SEGMENTS`](crate::limits::MAX_UDP_SEGMENTS).
     #[error("a super-frame in segments of {0} bytes would become too many frames")]
     Segments(u16),
     /// The send buffer is full: the writer keeps the frame and waits for the port's `wake`.

@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::collections::VecDeque;
 
 use pagewire_mem::{
-    CopyLedger, CopyReason, Frag, FragVec, Gso, GsoKind, HEAD_CAPACITY, Lone, MAX_FRAGS, PAGE_SIZE,
+    CopyLedger, CopyReason, Frag, FragVec, Gso, HEAD_CAPACITY, Lone, MAX_FRAGS, PAGE_SIZE,
     PacketBuf, RxChecksum, TxChecksum,
 };
 
@@ -15,9 +15,9 @@ use super::limits::{HEADROOM, MAX_FRAME, METADATA, MIN_ETHERNET, QUEUED_FRAMES, 
 use super::source::FrameSource;
 use super::table::Refused;
 use super::{FrameChecksum, Offload, Path, Port, WriteFlags};
-use crate::limits::MIN_GSO_SIZE;
 use pagewire_mem::link::Medium;
 use pagewire_mem::link::headers::{self, Layout, Transport};
+use pagewire_mem::link::offload::{self, OffloadError};
 
 /// The last packet's destination, or why there is no packet.
 type Fate = Result<Verdict, PortDrop>;
@@ -348,8 +348,6 @@ fn check(offload: &Offload, len: usize) -> Result<(), PortError> {
     // of what is a super-frame (Virtio 1.2, section 5.1.6.2.1).
     match offload.gso {
         Some((_, size)) if size == 0 || !partial => Err(PortError::Offload),
-        // Cutting it would make very many frames.
-        Some((_, size)) if size < MIN_GSO_SIZE => Err(PortError::Segments(size)),
         _ => Ok(()),
     }
 }
@@ -424,7 +422,7 @@ impl Dissect<'_> {
         }
         let (headers, layout) = header_len(medium, data, len);
         let headers = if rest > 0 { data.len() } else { headers };
-        let gso = super_frame(offload, layout, headers)?;
+        let gso = super_frame(offload, layout, data.get(..headers).unwrap_or_default(), len)?;
         let (rx_checksum, tx_checksum) = match self.checksum(to, len) {
             Ok(checksums) => checksums,
             Err(reason) => return Ok(Err(reason)),
@@ -465,12 +463,15 @@ impl Dissect<'_> {
 fn super_frame(
     offload: &Offload,
     layout: Option<Layout>,
-    headers: usize,
+    headers: &[u8],
+    len: usize,
 ) -> Result<Option<Gso>, PortError> {
-    let Some((kind, size)) = offload.gso else { return Ok(None) };
-    let tcp = |l: &Layout| {
-        l.transport == Transport::Tcp && l.v6 == (kind == GsoKind::TcpV6) && l.payload == headers
-    };
-    layout.filter(tcp).ok_or(PortError::Offload)?;
-    Ok(Some(Gso { kind, size, header_len: headers as u16 }))
+    let Some(said) = offload.gso else { return Ok(None) };
+    let layout = layout.filter(|layout| layout.payload == headers.len());
+    let gso = offload::super_frame(said, layout.as_ref(), headers, len);
+    gso.map(Some).map_err(|error| match error {
+        // Cutting it would make very many frames.
+        OffloadError::Size => PortError::Segments(said.1),
+        _ => PortError::Offload,
+    })
 }

@@ -35,6 +35,7 @@ pub struct TapBuilder {
     settings: LinkSettings,
     host_addresses: Vec<String>,
     host_gateways: Vec<IpAddr>,
+    no_uso: bool,
 }
 
 /// A tap as descriptors: one process makes it, in a network namespace of its own, and hands it to
@@ -89,6 +90,13 @@ impl TapBuilder {
     /// A router for the kernel's side, in a network of its addresses; repeatable.
     pub fn host_gateway(mut self, router: IpAddr) -> Self {
         self.host_gateways.push(router);
+        self
+    }
+
+    /// Whether several datagrams of one call cross the device as one frame, both ways (`UDP_SEGMENT`,
+    /// `UDP_GRO`): by default wherever the kernel can, which is since Linux 6.2.
+    pub fn uso(mut self, on: bool) -> Self {
+        self.no_uso = !on;
         self
     }
 
@@ -207,7 +215,9 @@ impl TapBuilder {
         let TapInfo { name, kernel_mac, mtu, queues } = info;
         let mac = self.settings.mac.unwrap_or_else(|| derive_mac(kernel_mac));
         let card = Capabilities::offloading(mac, mtu);
-        let capabilities = Capabilities { header_split: HeaderSplit::Predicted, queues, ..card };
+        let (header_split, uso) =
+            (HeaderSplit::Predicted, !self.no_uso && sys::take_uso(first.as_fd()));
+        let capabilities = Capabilities { header_split, queues, uso, ..card };
         let pool = settings::pool("tap", "pagewire-tap", pool_bytes)?;
         let queues =
             TapQueues::new(first, spare).map_err(|e| system("wait on several queues", e))?;

@@ -17,17 +17,16 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use pagewire_mem::{CopyLedger, CopyReason, FragVec, Gso, GsoKind, HEAD_CAPACITY, PacketBuf};
+use pagewire_mem::{CopyLedger, CopyReason, FragVec, HEAD_CAPACITY, PacketBuf};
 use rustix::io::Errno;
 
 use super::limits::{MAX_FRAME, SMALL_PAYLOAD, VNET_HEADER};
 use super::predict::{Seen, Verdict};
 use super::{Receiver, Tap, TapQueue, errno, sys};
-use crate::limits::MIN_GSO_SIZE;
 use crate::vnet::{self, Received};
 use crate::{DeviceCounters, DeviceError};
 use pagewire_mem::link::headers::{self, Layout, ParseError, Transport};
-use pagewire_mem::link::{Level, QueueMemory, Steering};
+use pagewire_mem::link::{Level, QueueMemory, Steering, offload};
 
 impl Tap {
     /// Receives up to `max` frames at the back of `frames`; returns how many.
@@ -202,7 +201,11 @@ impl Receiver {
         let (layout, shown) = self.layout(queue, len, split);
         let mut packet = PacketBuf::for_rx();
         packet.rx_checksum = about.checksum;
-        packet.gso = about.gso(layout.as_ref()).map_err(|()| Lost::Malformed)?;
+        if let Some(said) = about.gso {
+            let head = self.front.get(VNET_HEADER..VNET_HEADER + shown).unwrap_or_default();
+            let gso = offload::super_frame(said, layout.as_ref(), head, len);
+            packet.gso = Some(gso.map_err(|_| Lost::Malformed)?);
+        }
 
         // The head ends behind the headers. Small frames of unknown transport are control traffic;
         // the head holds them whole and they need no page.
@@ -337,22 +340,6 @@ impl Receiver {
             }
         }
         Some(frags)
-    }
-}
-
-impl Received {
-    /// The super-frame in the packet's terms; `Err`: other headers, or segments that are too small.
-    #[cfg(feature = "tap")]
-    fn gso(&self, layout: Option<&Layout>) -> Result<Option<Gso>, ()> {
-        let Some((kind, size)) = self.gso else { return Ok(None) };
-        if size < MIN_GSO_SIZE {
-            return Err(());
-        }
-        let layout = layout.filter(|layout| {
-            layout.transport == Transport::Tcp && layout.v6 == (kind == GsoKind::TcpV6)
-        });
-        let layout = layout.ok_or(())?;
-        Ok(Some(Gso { kind, size, header_len: layout.payload as u16 }))
     }
 }
 

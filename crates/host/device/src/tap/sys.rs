@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_ulong, c_void};
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use pagewire_mem::{Frag, MAX_FRAGS, PageWriter};
 
@@ -16,6 +16,9 @@ const MAX_IOVECS: usize = 1 + MAX_FRAGS;
 /// Offloads in both directions: work that the kernel may leave to the driver.
 const OFFLOADS: c_ulong =
     (libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN) as c_ulong;
+
+/// `linux/if_tun.h`, since Linux 6.2: super-frames of UDP. The kernel accepts the two only together.
+const TUN_F_USO: c_ulong = 0x20 | 0x40;
 
 /// The step of attaching that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,10 +106,19 @@ pub(super) fn attach(name: &str, kind: Queues) -> Result<(OwnedFd, String), (Ste
     // SAFETY: TUNSETVNETHDRSZ reads one `int`, which outlives the call.
     let set = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &raw const size) };
     check(set as isize).map_err(|e| (Step::Offload, e))?;
-    // SAFETY: TUNSETOFFLOAD takes its argument by value.
-    let set = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD as _, OFFLOADS) };
-    check(set as isize).map_err(|e| (Step::Offload, e))?;
+    set_offloads(fd.as_fd(), OFFLOADS).map_err(|e| (Step::Offload, e))?;
     Ok((fd, name))
+}
+
+fn set_offloads(fd: BorrowedFd<'_>, offloads: c_ulong) -> io::Result<()> {
+    // SAFETY: TUNSETOFFLOAD takes its argument by value.
+    let set = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD as _, offloads) };
+    check(set as isize).map(drop)
+}
+
+/// Takes super-frames of UDP from the kernel, on top of the other offloads; whether the kernel has them.
+pub(super) fn take_uso(fd: BorrowedFd<'_>) -> bool {
+    set_offloads(fd, OFFLOADS | TUN_F_USO).is_ok()
 }
 
 /// Sends one frame: `head` and then `frags`, gathered by the kernel in one call.

@@ -14,6 +14,11 @@ pub(super) const GUEST_ECN: u64 = 1 << 9;
 pub(super) const HOST_TSO4: u64 = 1 << 11;
 pub(super) const HOST_TSO6: u64 = 1 << 12;
 pub(super) const HOST_ECN: u64 = 1 << 13;
+/// The guest accepts super-frames of UDP over IPv4, over IPv6.
+pub(super) const GUEST_USO4: u64 = 1 << 54;
+pub(super) const GUEST_USO6: u64 = 1 << 55;
+/// The device accepts both.
+pub(super) const HOST_USO: u64 = 1 << 56;
 /// A received frame may fill several buffers.
 pub(super) const MRG_RXBUF: u64 = 1 << 15;
 /// Several queue pairs.
@@ -39,6 +44,9 @@ pub(super) const fn offered(pairs: usize) -> u64 {
         | HOST_TSO4
         | HOST_TSO6
         | HOST_ECN
+        | GUEST_USO4
+        | GUEST_USO6
+        | HOST_USO
         | MRG_RXBUF
         | mq
         | ANY_LAYOUT

@@ -172,7 +172,9 @@ impl Receiver {
                 self.blocked = true;
                 return None;
             }
-            Err(PortError::Offload) => count(ChainError::Header, lies, counters),
+            Err(PortError::Offload | PortError::Segments(_)) => {
+                count(ChainError::Header, lies, counters)
+            }
             Err(PortError::Length(_)) => count(ChainError::Length, lies, counters),
             Err(PortError::Fault) => count(ChainError::Address, lies, counters),
             Err(_) => counters.rx_dropped_memory += 1,

@@ -51,6 +51,10 @@ fn takes_whole(session: &Session, packet: &PacketBuf) -> bool {
     let kind = match gso.kind {
         GsoKind::TcpV4 => features::GUEST_TSO4,
         GsoKind::TcpV6 => features::GUEST_TSO6,
+        GsoKind::Udp => match headers::parse(packet.head()) {
+            Ok(layout) if layout.v6 => features::GUEST_USO6,
+            _ => features::GUEST_USO4,
+        },
     };
     let ecn = vnet::encode(packet).is_some_and(|header| vnet::is_ecn(&header));
     session.has(kind)

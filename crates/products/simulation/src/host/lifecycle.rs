@@ -256,6 +256,7 @@ impl crate::Builder {
             max_super_frame: if self.super_frames { 65_535.max(mtu) } else { mtu },
             tso_v4: self.super_frames,
             tso_v6: self.super_frames,
+            uso: self.super_frames,
             ..Capabilities::offloading([0; 6], mtu)
         };
         let cidr = |addr: &std::net::IpAddr| {

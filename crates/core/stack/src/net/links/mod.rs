@@ -29,9 +29,11 @@ pub(super) struct DeviceLimits {
     /// Longest IP packet of a super-frame, by family, which software cuts if the device does not.
     pub(super) max_super_v4: usize,
     pub(super) max_super_v6: usize,
+    pub(super) max_super_udp: usize,
     pub(super) tx_checksum: bool,
     pub(super) tso_v4: bool,
     pub(super) tso_v6: bool,
+    pub(super) uso: bool,
     /// Fragments of one frame; 0: frames are one piece.
     pub(super) max_frags: usize,
 }
@@ -49,9 +51,15 @@ impl DeviceLimits {
             mtu: caps.mtu.min(MAX_IP_PACKET),
             max_super_v4: max_super(caps.tso_v4),
             max_super_v6: max_super(caps.tso_v6),
+            max_super_udp: if caps.uso {
+                max_super(true).min(MAX_IP_PACKET)
+            } else {
+                MAX_IP_PACKET
+            },
             tx_checksum: caps.tx_checksum,
             tso_v4: caps.tso_v4,
             tso_v6: caps.tso_v6,
+            uso: caps.uso,
             max_frags: caps.max_frags,
         }
     }

@@ -94,6 +94,7 @@ impl Net {
             return self.counters.drop_one(DropReason::LoopbackFull);
         }
         let mut copy = PacketBuf::for_tx();
+        copy.gso = out.packet.gso;
         let head = out.packet.head();
         if let Some(room) = copy.push(head.len()) {
             room.copy_from_slice(head);

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 
 use pagewire_mem::link::offload::{self, Pieces};
 use pagewire_mem::{
-    Completion, CopyReason, Frag, GsoKind, Instant, PacketBuf, RxChecksum, TxChecksum,
+    Completion, CopyReason, Frag, Gso, GsoKind, Instant, PacketBuf, RxChecksum, TxChecksum,
 };
 
 use crate::counters::{Counters, DropReason};
@@ -148,7 +148,11 @@ impl Net {
                 let header = ipv4::Header {
                     tos: to.ecn,
                     // RFC 6864 section 4.1: a packet that is never cut may have any identification.
-                    id: if to.dont_fragment { 0 } else { self.next_id(to) as u16 },
+                    id: if to.dont_fragment {
+                        0
+                    } else {
+                        self.next_id(to, segments(packet)) as u16
+                    },
                     // RFC 1191 section 3: path MTU discovery.
                     dont_fragment: to.dont_fragment,
                     ttl: to.hop_limit,
@@ -320,6 +324,7 @@ impl Net {
             None => (true, usize::MAX),
             Some(GsoKind::TcpV4) => (device.tso_v4 && device.tx_checksum, device.max_super_v4),
             Some(GsoKind::TcpV6) => (device.tso_v6 && device.tx_checksum, device.max_super_v6),
+            Some(GsoKind::Udp) => (device.uso && device.tx_checksum, device.max_super_udp),
         };
         // Forwarded super-frames may be longer than the device takes.
         if cuts && len <= longest {
@@ -387,7 +392,9 @@ impl Net {
         if let Some(offset) = checksum_offset {
             self.prepare_checksum(&mut out.packet, &envelope, offset)?;
         }
-        if let Some(gso) = &mut out.packet.gso {
+        if let Some(gso) = &mut out.packet.gso
+            && gso.kind != GsoKind::Udp
+        {
             gso.kind = if dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
         }
         let is_foreign = || self.routes.is_foreign_host(src);
@@ -414,7 +421,7 @@ impl Net {
         if let TxChecksum::Partial { .. } = packet.tx_checksum {
             complete(&mut packet, &mut self.mem, &mut self.counters.tx_checksums_completed)?;
         }
-        let id = self.next_id(to);
+        let id = self.next_id(to, 1);
         let overhead =
             ip_header_len(to.dst) + if to.dst.is_ipv6() { ipv6::FRAGMENT_LEN } else { 0 };
         let each = mtu.saturating_sub(overhead) & !7;
@@ -477,9 +484,9 @@ impl Net {
         }
     }
 
-    /// An identification for the fragments of a datagram. RFC 7739 section 5.3 and RFC 6274
+    /// The first of `n` identifications in a row, for the fragments of as many datagrams. RFC 7739 section 5.3 and RFC 6274
     /// section 3.5.2: a counter for each pair of addresses, begun where peers cannot foresee.
-    fn next_id(&mut self, to: &Envelope) -> u32 {
+    fn next_id(&mut self, to: &Envelope, n: u32) -> u32 {
         let mut octets = [0; 32];
         for (place, octet) in octets.iter_mut().zip(bytes_of(to.src).chain(bytes_of(to.dst))) {
             *place = octet;
@@ -487,9 +494,16 @@ impl Net {
         let hash = self.keyed.digest(&[b"id", &octets]);
         let slot = hash as usize % self.ids.len();
         let Some(count) = self.ids.get_mut(slot) else { return 0 };
-        *count = count.wrapping_add(1);
-        (hash >> 32) as u32 ^ *count
+        let first = count.wrapping_add(1);
+        *count = count.wrapping_add(n);
+        ((hash >> 32) as u32).wrapping_add(first)
     }
+}
+
+/// The number of packets that a frame becomes on the wire.
+fn segments(packet: &PacketBuf) -> u32 {
+    let cut = |gso: Gso| packet.frag_len().div_ceil(usize::from(gso.size).max(1));
+    packet.gso.map_or(1, cut) as u32
 }
 
 /// Whether this link takes the packet in one piece; an error if it is not sent at all.
@@ -503,6 +517,9 @@ pub(super) fn fits(
     let ip_len = ip_header_len(to.dst);
     let total = ip_len + packet.len();
     let on_wire = match packet.gso {
+        Some(gso) if gso.kind == GsoKind::Udp && total <= longest_packet(to.dst) => {
+            ip_len + usize::from(gso.header_len) + usize::from(gso.size)
+        }
         Some(_) if total > device.max_super(to.dst) => return Err(TOO_LONG),
         Some(gso) => ip_len + usize::from(gso.header_len) + usize::from(gso.size),
         None if total > longest_packet(to.dst) => return Err(TOO_LONG),

@@ -46,6 +46,7 @@ impl UdpSockets {
         };
         for &index in others {
             let mut each = PacketBuf::for_rx();
+            each.gso = packet.gso;
             replace_payload(&mut each, packet.frags().iter().cloned().collect());
             let from = (tuple.remote_port, scope);
             cx.queue_datagram(now, index, received, from, WildcardDetails::default(), &mut each);

@@ -2,18 +2,20 @@
 
 use std::net::SocketAddr;
 
-use pagewire_mem::{CopyReason, Frag, FragVec, Instant, PAGE_SIZE, PacketBuf};
+use pagewire_mem::{CopyReason, Frag, FragVec, Gso, Instant, PAGE_SIZE, PacketBuf};
 
 use super::UdpSockets;
-use super::socket::{QueuedDatagram, WildcardDetails, replace_payload};
+use super::socket::{QueuedDatagram, SCOPED, WildcardDetails, replace_payload, split_front};
 use crate::counters::DropReason;
 use crate::event::{ErrorOrigin, QueuedError, Readiness};
-use crate::limits::{ERROR_QUEUE, ERROR_QUEUE_EVERY, UDP_CARVED_SHARE, UDP_OVERHEAD, UDP_SMALL};
+use crate::limits::{
+    ERROR_QUEUE, ERROR_QUEUE_EVERY, UDP_CARVED_SHARE, UDP_MAX_SEGMENTS, UDP_OVERHEAD, UDP_SMALL,
+};
 use crate::net::wire::udp;
 use crate::net::{Flow, IcmpKind, Mem, QuotedPacket, Received, protocol};
 use crate::sockets::Context;
 use crate::sockets::errors::error_of_icmp;
-use crate::sockets::marks::MtuDiscover;
+use crate::sockets::marks::{ECN, MtuDiscover};
 use crate::sockets::tuple::Tuple;
 
 impl UdpSockets {
@@ -183,9 +185,59 @@ impl Context {
         now: Instant,
         index: u32,
         received: &Received,
-        (port, scope): (u16, u32),
+        from: (u16, u32),
         details: WildcardDetails,
         packet: &mut PacketBuf,
+    ) {
+        match packet.gso {
+            None => self.queue_one(now, index, received, from, details, (packet, 0)),
+            Some(gso) => self.queue_super_frame(now, index, received, from, details, (packet, gso)),
+        }
+    }
+
+    /// Queues the datagrams of a super-frame: as one for a socket that joins datagrams, else one by one.
+    #[inline(never)]
+    fn queue_super_frame(
+        &mut self,
+        now: Instant,
+        index: u32,
+        received: &Received,
+        from: (u16, u32),
+        details: WildcardDetails,
+        (packet, gso): (&mut PacketBuf, Gso),
+    ) {
+        let (size, len) = (usize::from(gso.size), packet.frag_len());
+        if len <= size {
+            return self.queue_one(now, index, received, from, details, (packet, 0));
+        }
+        // As many as no sender may send would be very many.
+        if len > size * UDP_MAX_SEGMENTS {
+            return self.net.counters.drop_one(DropReason::UdpLength);
+        }
+        if self.table.udp(index).is_some_and(|socket| socket.joins) {
+            return self.queue_one(now, index, received, from, details, (packet, gso.size));
+        }
+        let mut rest = packet.take_frags();
+        while !rest.is_empty() {
+            let mut one = PacketBuf::for_rx();
+            for frag in split_front(&mut rest, size) {
+                // No more fragments than the super-frame had.
+                let _ = one.push_frag(frag);
+            }
+            self.queue_one(now, index, received, from, details, (&mut one, 0));
+        }
+    }
+
+    /// Queues a datagram, or with a segment size several as one.
+    #[inline(always)]
+    fn queue_one(
+        &mut self,
+        now: Instant,
+        index: u32,
+        received: &Received,
+        (port, scope): (u16, u32),
+        details: WildcardDetails,
+        (packet, segment): (&mut PacketBuf, u16),
     ) {
         let Self { table, borrowed, work, .. } = self;
         let Some(socket) = table.udp_mut(index) else { return };
@@ -224,9 +276,9 @@ impl Context {
         socket.queue.push_back(QueuedDatagram {
             payload,
             at: now,
-            ecn: received.ecn,
+            bits: (received.ecn & ECN) | if scope > 0 { SCOPED } else { 0 },
+            segment,
             charge: u32::try_from(charge).unwrap_or(u32::MAX),
-            scope: scope as u8,
             details,
             port,
             link,

@@ -161,7 +161,7 @@ impl Udp<'_> {
 
     /// Length of the oldest datagram, 0 if there is none.
     pub fn next_len(&self) -> usize {
-        self.socket.queue.front().map_or(0, |datagram| datagram.len())
+        self.socket.queue.front().map_or(0, |datagram| datagram.next_len())
     }
 
     /// Datagrams dropped for want of room in the socket's queue or in the host's memory, modulo

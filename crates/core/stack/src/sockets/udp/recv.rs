@@ -68,6 +68,7 @@ impl DatagramTaker for Datagram {
         {
             return Err(error);
         }
+        socket.split_oldest(0);
         if flags.contains(RecvFlags::PEEK) {
             let datagram = socket.queue.front().ok_or(socket.no_datagram())?;
             return Ok((datagram.payload.clone(), datagram.from()));
@@ -149,14 +150,16 @@ impl Udp<'_> {
         if let Some(error) = socket.take_error() {
             return Err(error);
         }
+        socket.split_oldest(room);
         let alike = socket.joinable(room);
         let Some(first) = socket.queue.front() else {
             socket.reporting.reported &= socket.readiness();
             return Err(socket.no_datagram());
         };
-        let segment = (alike > 1).then_some(first.len() as u16);
+        let segment = if alike > 1 { first.len() as u16 } else { first.segment };
+        let segment = (segment > 0).then_some(segment);
         let (from, to) = (first.from(), first.to(socket.local));
-        let (payload, link, ecn) = (FragVec::new(), self.net.link_id(first.link), first.ecn);
+        let (payload, link, ecn) = (FragVec::new(), self.net.link_id(first.link), first.ecn());
         let WildcardDetails { hop_limit, dont_fragment, .. } = first.details;
         Ok((alike, UdpMessage { payload, from, to, link, segment, ecn, hop_limit, dont_fragment }))
     }

@@ -1,12 +1,15 @@
 //! Variant of step S1, for datagrams: the application's data becomes datagrams, each sent at once.
 //!
-//! No device takes a super-frame of UDP. So the data of one call with `UDP_SEGMENT` is cut into datagrams
-//! above IP, each a slice that costs one reference, and all of them complete under the call's one id.
+//! The data of one call with `UDP_SEGMENT` is one super-frame as far as its fragments fit a packet. The device
+//! cuts it into datagrams, or below IP software does, into slices that cost one reference each. All of them
+//! complete under the call's one id.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
 
-use pagewire_mem::{Completion, CopyReason, Frag, FragVec, Instant, MAX_FRAGS, PacketBuf};
+use pagewire_mem::{
+    Completion, CopyReason, Frag, FragVec, Gso, GsoKind, Instant, MAX_FRAGS, PacketBuf,
+};
 
 use super::socket::append;
 use super::target::{CorkedDatagram, DatagramSpec, UdpTarget};
@@ -222,8 +225,8 @@ impl Udp<'_> {
         let DatagramSpec { local, remote, marks, mtu_discover, segment, by, loops, echo } = ends;
         if segment > 0 {
             ends.check_segments(len, longest_packet(self.net, &ends))?;
-            if len > segment {
-                return self.output_segments(now, ends, data, len);
+            if len > segment && data.len() > MAX_FRAGS {
+                return self.output_parts(now, ends, data, len);
             }
         }
         let mut packet = PacketBuf::for_tx();
@@ -231,6 +234,10 @@ impl Udp<'_> {
             true => put_echo_reply(&mut packet, remote),
             false => put_header(&mut packet, local, remote, len),
         };
+        if segment > 0 && len > segment {
+            let (kind, header_len) = (GsoKind::Udp, udp::LEN as u16);
+            packet.gso = Some(Gso { kind, size: segment as u16, header_len });
+        }
         let data = if data.len() > MAX_FRAGS {
             let joined = joined(&mut self.net.mem, &data, len, CopyReason::DeviceLinearize)?;
             data.iter().filter_map(Frag::completion).for_each(Completion::mark_copied);
@@ -264,33 +271,41 @@ impl Udp<'_> {
         Ok(len)
     }
 
-    /// Sends the payload as datagrams: none if the first cannot be sent; later drops are counted.
-    pub(crate) fn output_segments(
+    /// Sends the payload as several super-frames, each of as many whole segments as a packet has
+    /// fragments for: none if the first cannot be sent; later drops are counted.
+    fn output_parts(
         &mut self,
         now: Instant,
         ends: DatagramSpec,
         data: FragVec,
         len: usize,
     ) -> Result<usize, Error> {
-        let (size, one) = (ends.segment, DatagramSpec { segment: 0, ..ends });
-        let (mut pieces, mut rest, mut sent) = (data.into_iter(), Frag::empty(), 0);
+        let (size, mut pieces) = (ends.segment, data.into_iter().peekable());
+        let (mut part, mut part_len, mut sent) = (FragVec::new(), 0, 0);
         while sent < len {
-            let n = size.min(len - sent);
-            let (mut part, mut missing) = (FragVec::new(), n);
-            while missing > 0 {
-                if rest.is_empty() {
-                    let Some(next) = pieces.next() else { break };
-                    rest = next;
-                }
-                let slice = rest.split_to(missing);
+            // The next segment joins the part unless its fragments are too many together.
+            let (mut next, mut missing) = (FragVec::new(), size.min(len - sent - part_len));
+            let n = missing;
+            while missing > 0
+                && let Some(piece) = pieces.peek_mut()
+            {
+                let slice = piece.split_to(missing);
                 missing -= slice.len();
-                part.push(slice);
+                slice.append_to(&mut next);
+                if piece.is_empty() {
+                    pieces.next();
+                }
             }
-            let done = self.output(now, one, part, n);
-            if sent == 0 {
-                done?;
+            let full = part.len() + next.len() > MAX_FRAGS;
+            if n == 0 || (full && part_len > 0) {
+                let done = self.output(now, ends, core::mem::take(&mut part), part_len);
+                if sent == 0 {
+                    done?;
+                }
+                (sent, part_len) = (sent + part_len, 0);
             }
-            sent += n;
+            append(&mut part, next);
+            part_len += n;
         }
         Ok(len)
     }

@@ -20,7 +20,7 @@ use crate::limits::{
 use crate::net::wire::{ipv4, ipv6, udp};
 use crate::net::{IcmpKind, LinkId, LinkIndex, Mem};
 use crate::sockets::error_queue::ErrorQueue;
-use crate::sockets::marks::{MtuDiscover, PacketMarks};
+use crate::sockets::marks::{ECN, MtuDiscover, PacketMarks};
 use crate::sockets::pages::waiters::PageWait;
 
 pub(crate) struct UdpSocket {
@@ -70,10 +70,10 @@ pub(crate) struct QueuedDatagram {
     pub(super) at: Instant,
     /// Bytes of receive memory.
     pub(super) charge: u32,
-    /// Scope of a link-local IPv6 sender.
-    pub(super) scope: u8,
-    /// The congestion mark of its packet.
-    pub(crate) ecn: u8,
+    /// The congestion mark of its packet, and [`SCOPED`].
+    pub(super) bits: u8,
+    /// Payload bytes of each datagram but the last, if these are several that came as one; else 0.
+    pub(super) segment: u16,
     pub(crate) details: WildcardDetails,
     pub(super) port: u16,
     pub(crate) link: LinkIndex,
@@ -82,6 +82,9 @@ pub(crate) struct QueuedDatagram {
 }
 
 const _: () = assert!(size_of::<QueuedDatagram>() <= 128 && MAX_LINKS < u8::MAX as usize);
+
+/// In the bits of a datagram: the sender's address is of `link` only.
+pub(super) const SCOPED: u8 = 1 << 2;
 
 /// Details of a datagram that only a socket for every address and port of a link reports.
 #[derive(Clone, Copy, Default)]
@@ -104,8 +107,15 @@ impl QueuedDatagram {
     pub(crate) fn from(&self) -> SocketAddr {
         match self.sender {
             IpAddr::V4(ip) => SocketAddr::from((ip, self.port)),
-            IpAddr::V6(ip) => SocketAddrV6::new(ip, self.port, 0, self.scope.into()).into(),
+            IpAddr::V6(ip) => {
+                let scope = if self.bits & SCOPED != 0 { u32::from(self.link) + 1 } else { 0 };
+                SocketAddrV6::new(ip, self.port, 0, scope).into()
+            }
         }
+    }
+
+    pub(super) fn ecn(&self) -> u8 {
+        self.bits & ECN
     }
 
     #[inline]
@@ -115,6 +125,19 @@ impl QueuedDatagram {
 
     pub(crate) fn len(&self) -> usize {
         self.payload.iter().map(|frag| frag.len()).sum()
+    }
+
+    /// Length of the first datagram.
+    pub(super) fn next_len(&self) -> usize {
+        match self.segment {
+            0 => self.len(),
+            segment => usize::from(segment),
+        }
+    }
+
+    /// The same without payload.
+    fn clone_ends(&self) -> Self {
+        Self { payload: FragVec::new(), ..*self }
     }
 }
 
@@ -272,15 +295,21 @@ impl UdpSocket {
         let most = if self.joins { UDP_MAX_SEGMENTS } else { 1 };
         let mut queue = self.queue.iter();
         let Some(first) = queue.next() else { return 0 };
+        if first.segment > 0 {
+            return 1;
+        }
         let (mut found, mut total) = (1, first.len());
         let ends = |datagram: &QueuedDatagram| {
             let WildcardDetails { to_port, dont_fragment, .. } = datagram.details;
-            (datagram.from(), datagram.to, datagram.link, to_port, dont_fragment, datagram.ecn)
+            (datagram.from(), datagram.to, datagram.link, to_port, dont_fragment, datagram.ecn())
         };
         for next in queue.take(most - 1) {
             let len = next.len();
             total += len;
-            let fits = len > 0 && len <= first.len() && total <= room.min(UDP_MAX_PAYLOAD_V4);
+            let fits = next.segment == 0
+                && len > 0
+                && len <= first.len()
+                && total <= room.min(UDP_MAX_PAYLOAD_V4);
             if !fits || ends(next) != ends(first) {
                 break;
             }
@@ -290,6 +319,38 @@ impl UdpSocket {
             }
         }
         found
+    }
+
+    /// Leaves in the oldest entry of the queue, if it is several datagrams, as many as `room` bytes hold, at
+    /// least one; the others follow it.
+    #[inline]
+    pub(super) fn split_oldest(&mut self, room: usize) {
+        if let Some(first) = self.queue.front()
+            && first.segment > 0
+            && (!self.joins || first.len() > room)
+        {
+            self.split_at_room(room);
+        }
+    }
+
+    #[cold]
+    fn split_at_room(&mut self, room: usize) {
+        let Some(mut rest) = self.queue.pop_front() else { return };
+        let (size, len) = (usize::from(rest.segment), rest.len());
+        let n = if self.joins { (room - room % size).max(size) } else { size };
+        let payload = split_front(&mut rest.payload, n);
+        // Together they stay charged as before.
+        let charge = (u64::from(rest.charge) * n as u64 / len.max(n) as u64) as u32;
+        let segment = if n > size { rest.segment } else { 0 };
+        let front = QueuedDatagram { payload, charge, segment, ..rest.clone_ends() };
+        rest.charge -= charge;
+        if rest.len() <= size {
+            rest.segment = 0;
+        }
+        if !rest.payload.is_empty() {
+            self.queue.push_front(rest);
+        }
+        self.queue.push_front(front);
     }
 
     /// Where the corked datagram goes; drops it if `len` more bytes make it too long.
@@ -334,6 +395,22 @@ fn replace(
 pub(crate) fn replace_payload(packet: &mut PacketBuf, payload: FragVec) {
     packet.take_frags();
     payload.into_iter().for_each(|frag| _ = packet.push_frag(frag));
+}
+
+/// Takes the first `n` bytes of a payload, or all.
+pub(super) fn split_front(payload: &mut FragVec, n: usize) -> FragVec {
+    let (mut front, mut missing, mut whole) = (FragVec::new(), n, 0);
+    for frag in payload.iter_mut() {
+        let part = frag.split_to(missing);
+        missing -= part.len();
+        whole += usize::from(frag.is_empty());
+        front.push(part);
+        if missing == 0 {
+            break;
+        }
+    }
+    payload.drain(..whole);
+    front
 }
 
 /// Appends pieces, joining those that lie one behind the other in memory.

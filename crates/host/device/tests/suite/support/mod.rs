@@ -176,10 +176,11 @@ impl KernelOracle {
         let (kind, header, size) = match packet.gso {
             Some(Gso { kind: GsoKind::TcpV4, size, header_len }) => (1, header_len, size),
             Some(Gso { kind: GsoKind::TcpV6, size, header_len }) => (4, header_len, size),
+            Some(Gso { kind: GsoKind::Udp, size, header_len }) => (5, header_len, size),
             None => (0, 0, 0),
         };
         // CWR in a super-frame is announced, so that it is not copied to every segment.
-        let cwr = packet.head()[usize::from(start) + 13] & 0x80 != 0 && kind != 0;
+        let cwr = [1, 4].contains(&kind) && packet.head()[usize::from(start) + 13] & 0x80 != 0;
         let mut message = vec![1, kind | if cwr { 0x80 } else { 0 }];
         for word in [header, size, start, offset] {
             message.extend(word.to_ne_bytes());
