@@ -126,6 +126,7 @@ impl World {
             max_super_frame: 1500,
             tso_v4: false,
             tso_v6: false,
+            uso: false,
             by_reference: true,
             ..Capabilities::offloading([2, 0, 0, 0, 0, 1], 1500)
         };

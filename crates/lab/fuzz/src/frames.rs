@@ -603,6 +603,7 @@ fn second() -> Capabilities {
         tx_checksum: false,
         tso_v4: false,
         tso_v6: false,
+        uso: false,
         ..capabilities()
     }
 }
@@ -617,6 +618,7 @@ fn capabilities() -> Capabilities {
         tx_checksum: true,
         tso_v4: true,
         tso_v6: true,
+        uso: true,
         max_frags: pagewire_mem::MAX_FRAGS,
         header_split: HeaderSplit::None,
         queues: 1,

@@ -45,6 +45,7 @@ const PLAN: &[PlannedBench] = &[
     planned("send-tap", "send --link tap", "--seconds 0.1 --size 4K,64K,1M"),
     planned("receive-tap", "receive --link tap", "--seconds 0.2"),
     planned("ring-tap", "ring --link tap", "--seconds 0.2"),
+    planned("datagrams", "datagrams", "--seconds 0.2 --protocol udp"),
     planned("requests-tap", "requests --link tap", "--seconds 0.2 --connections 1,64"),
     planned("connections-tap", "connections --link tap", "--seconds 0.2"),
     planned("crowd-tap", "crowd --link tap", "--connections 200 --size 256K"),

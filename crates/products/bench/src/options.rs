@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::args::Options;
+use crate::measure::datagrams::DatagramsOptions;
 use crate::measure::gateway::GatewayOptions;
 use crate::measure::idle::IdleOptions;
 use crate::measure::load::{ConnectionsOptions, CrowdOptions, RequestsOptions};
@@ -31,6 +32,7 @@ Examples:
   pagewire bench share                  a bottleneck shared with the kernel's flows (root)
   pagewire bench receive --flows 8      CPU of receiving by copy, mapped, in chunks
   pagewire bench ring                   receive through rings, by copy and by reference
+  pagewire bench datagrams              many datagrams and QUIC over a tap (root)
   pagewire bench rr                     64 bytes there and back
   pagewire bench idle --connections 100000
   pagewire bench requests --link tap    small requests over 1, 64 and 1,000 connections (root)
@@ -82,6 +84,7 @@ pub(crate) enum Bench {
     Share(ShareOptions),
     Receive(ReceiveOptions),
     Ring(RingOptions),
+    Datagrams(DatagramsOptions),
     Rr(RrOptions),
     Idle(IdleOptions),
     Port(PortOptions),
@@ -101,6 +104,7 @@ impl Bench {
             Self::Share(options) => options,
             Self::Receive(options) => options,
             Self::Ring(options) => options,
+            Self::Datagrams(options) => options,
             Self::Rr(options) => options,
             Self::Idle(options) => options,
             Self::Port(options) => options,

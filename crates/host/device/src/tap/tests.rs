@@ -347,7 +347,7 @@ fn virtio_headers_that_lie_are_counted_drops() {
         header(1, 1, len + 1, 1448, 34, 16), // headers longer than the frame
         header(1, 4, 66, 1448, 34, 16),      // IPv6, it says
         header(1, 3, 66, 1448, 34, 16),      // UDP fragmentation, never offered
-        header(1, 5, 66, 1448, 34, 6),       // UDP segmentation, never offered
+        header(1, 5, 66, 1448, 34, 6),       // datagrams, it says
         header(1, 0x80, 0, 0, 34, 16),       // ECN of nothing
         header(1, 0, 0, 0, len - 1, 0),      // field beyond the frame
         header(1, 0, 0, 0, 34, 0xffff),
@@ -361,17 +361,23 @@ fn virtio_headers_that_lie_are_counted_drops() {
     // A super-frame of something that is no TCP.
     let udp = Frame { protocol: 17, ..Frame::tcp(0, 3000) }.bytes();
     assert!(rig.receive(header(1, 1, 42, 1448, 34, 6), &udp).is_none());
+    // Datagrams whose header says another length; more of them than a call may send.
+    assert!(rig.receive(header(1, 5, 42, 1448, 34, 6), &udp).is_none());
+    let udp = Frame { protocol: 17, ..Frame::tcp(3008 << 16, 3000) }.bytes();
+    assert!(rig.receive(header(1, 5, 42, 23, 34, 6), &udp).is_none());
     // Cut short, down to nothing.
     for n in 1..=VNET_HEADER {
         rig.kernel.send(&vec![0; n]).unwrap();
         let mut out = VecDeque::new();
         assert_eq!(rig.tap.receive(Instant::ZERO, &mut out, 4, &mut rig.ledger).unwrap(), 0);
     }
-    assert_eq!(rig.tap.counters().rx_dropped_malformed, 21);
+    assert_eq!(rig.tap.counters().rx_dropped_malformed, 23);
     // The truth passes, with what it says.
     let packet = rig.receive(header(1, 0x81, 66, 1448, 34, 16), &frame).unwrap();
     assert_eq!(packet.gso, Some(Gso { kind: GsoKind::TcpV4, size: 1448, header_len: 66 }));
     assert_eq!(packet.rx_checksum, RxChecksum::Valid);
+    let packet = rig.receive(header(1, 5, 42, 24, 34, 6), &udp).unwrap();
+    assert_eq!(packet.gso, Some(Gso { kind: GsoKind::Udp, size: 24, header_len: 42 }));
     let packet = rig.receive(header(2, 0, 0, 0, 0, 0), &frame).unwrap();
     assert_eq!((packet.gso, packet.rx_checksum), (None, RxChecksum::Valid));
     let packet = rig.receive(PLAIN, &frame).unwrap();

@@ -491,7 +491,10 @@ impl GuestConfig {
                     | features::GUEST_ECN
                     | features::HOST_TSO4
                     | features::HOST_TSO6
-                    | features::HOST_ECN,
+                    | features::HOST_ECN
+                    | features::GUEST_USO4
+                    | features::GUEST_USO6
+                    | features::HOST_USO,
             )
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pagewire_mem::{CopyLedger, PacketBuf, Region, TxChecksum};
+use pagewire_mem::{CopyLedger, Gso, GsoKind, PacketBuf, Region, TxChecksum};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use vhost::vhost_user::{BackendReqHandler, VhostUserBackendReqHandlerMut};
@@ -97,6 +97,8 @@ pub fn virtqueue(data: &[u8]) {
         features::VERSION_1,
         features::GUEST_CSUM,
         features::GUEST_TSO4,
+        features::GUEST_USO4,
+        features::GUEST_USO6,
     ];
     let chosen = (0..).zip(bits).filter(|(at, _)| features >> at & 1 != 0);
     let Some(mut bench) = Bench::new(chosen.fold(0, |all, (_, bit)| all | bit)) else { return };
@@ -126,6 +128,10 @@ pub fn virtqueue(data: &[u8]) {
                     0 => TxChecksum::Done,
                     _ => TxChecksum::Partial { start: u16::from(low), offset: 6 },
                 };
+                if what & 8 != 0 {
+                    let (size, header_len) = (u16::from(low) + 1, head.len() as u16);
+                    packet.gso = Some(Gso { kind: GsoKind::Udp, size, header_len });
+                }
                 let mut out = VecDeque::from([packet]);
                 bench.sender.send_all(&mut bench.session, &mut out, counts.0, counts.1);
             }

@@ -7,9 +7,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpSlice, TransportSlice};
 use pagewire_device::offload::{
     OffloadError, Pieces, complete_checksum, cut_within, leave_checksum_open, linearize, segment,
-    send_on,
+    send_on, super_frame,
 };
 use pagewire_mem::checksum::Checksum;
+use pagewire_mem::link::headers;
 use pagewire_mem::{
     CopyLedger, CopyReason, Frag, Gso, GsoKind, PacketBuf, PagePool, PageWriter, RxChecksum,
     TxChecksum,
@@ -415,6 +416,131 @@ fn checksum_of_zero_is_sent_as_all_ones() {
         complete_checksum(&mut packet, &mut CopyLedger::new()).unwrap();
         assert_ne!(packet.head()[6..8], [0, 0]);
     }
+}
+
+/// A super-frame of datagrams of `size` bytes over either version of IP.
+fn datagrams(v6: bool, size: u16, pieces: &[usize]) -> PacketBuf {
+    let payload: Vec<u8> =
+        (0..pieces.iter().sum()).map(|i: usize| (i * 7 + i / 251) as u8).collect();
+    let link = || PacketBuilder::ethernet2([2, 0, 0, 0, 0, 7], [2, 0, 0, 0, 0, 8]);
+    let mut frame = Vec::new();
+    let built = match v6 {
+        false => {
+            link().ipv4([10, 77, 0, 2], [10, 77, 0, 1], 64).udp(1, 2).write(&mut frame, &payload)
+        }
+        true => link().ipv6([2; 16], [1; 16], 64).udp(1, 2).write(&mut frame, &payload),
+    };
+    built.unwrap();
+    let headers = frame.len() - payload.len();
+    let mut packet = PacketBuf::for_tx();
+    packet.push(headers).unwrap().copy_from_slice(&frame[..headers]);
+    let (whole, mut at) = (Frag::from(bytes::Bytes::from(payload)), 0);
+    for &n in pieces {
+        packet.push_frag(whole.slice(at..at + n)).unwrap();
+        at += n;
+    }
+    leave_checksum_open(&mut packet);
+    let gso = Gso { kind: GsoKind::Udp, size, header_len: headers as u16 };
+    packet.gso = Some(gso).filter(|_| at > usize::from(size));
+    packet
+}
+
+fn super_datagrams() -> impl Strategy<Value = PacketBuf> {
+    let size = prop_oneof![1..40_u16, 500..1472_u16, 8000..9000_u16];
+    let pieces = proptest::collection::vec(1..6000_usize, 1..=10);
+    (any::<bool>(), size, pieces).prop_map(|(v6, size, mut pieces)| {
+        let mut room = 65_000_usize.min(usize::from(size) * 128);
+        pieces.iter_mut().for_each(|n| {
+            *n = (*n).min(room);
+            room -= *n;
+        });
+        datagrams(v6, size, &pieces)
+    })
+}
+
+proptest! {
+    #[test]
+    fn datagrams_of_a_super_frame_are_what_another_implementation_would_write(
+        packet in super_datagrams(),
+        longest in 0..70_000_usize,
+    ) {
+        let (len, size) = (packet.frag_len(), packet.gso.map_or(usize::MAX, |gso| gso.size.into()));
+        let payload = bytes_of(&packet)[packet.head().len()..].to_vec();
+        let (mut parts, mut ledger) = (VecDeque::new(), CopyLedger::new());
+        cut_within(packet.clone(), &mut parts, &mut ledger, longest, usize::MAX).unwrap();
+        let (frames, _) = cut(packet);
+        // Cut in two steps, they are the same.
+        let twice: Vec<_> = parts.into_iter().flat_map(|part| cut(part).0).collect();
+        prop_assert_eq!(&twice, &frames);
+        prop_assert_eq!(frames.len(), len.div_ceil(size.min(len)));
+        let mut seen = Vec::new();
+        for (i, frame) in frames.iter().enumerate() {
+            let parsed = SlicedPacket::from_ethernet(frame).unwrap();
+            let Some(TransportSlice::Udp(udp)) = &parsed.transport else { panic!("no UDP") };
+            seen.extend_from_slice(udp.payload());
+            prop_assert_eq!(usize::from(udp.length()), udp.payload().len() + 8);
+            prop_assert!(udp.payload().len() == size.min(len) || i + 1 == frames.len());
+            let sum = match &parsed.net {
+                Some(NetSlice::Ipv4(ip)) => {
+                    let ip = ip.header().to_header();
+                    prop_assert_eq!(ip.header_checksum, ip.calc_header_checksum());
+                    prop_assert_eq!(usize::from(ip.total_len), frame.len() - 14);
+                    prop_assert_eq!(usize::from(ip.identification), i);
+                    udp.to_header().calc_checksum_ipv4(&ip, udp.payload())
+                }
+                Some(NetSlice::Ipv6(ip)) => {
+                    let ip = ip.header().to_header();
+                    prop_assert_eq!(usize::from(ip.payload_length), frame.len() - 54);
+                    udp.to_header().calc_checksum_ipv6(&ip, udp.payload())
+                }
+                _ => panic!("no IP"),
+            };
+            prop_assert_eq!(udp.checksum(), sum.unwrap());
+        }
+        prop_assert!(seen == payload);
+    }
+}
+
+#[test]
+fn a_writer_s_super_frame_is_checked_against_its_headers() {
+    let judge = |kind, size, change: &dyn Fn(&mut Vec<u8>)| {
+        let packet = datagrams(false, 1000, &[2500]);
+        let mut bytes = bytes_of(&packet);
+        change(&mut bytes);
+        let layout = headers::parse(&bytes).ok();
+        super_frame((kind, size), layout.as_ref(), &bytes[..42], bytes.len())
+    };
+    let same = |_: &mut Vec<u8>| {};
+    let good = Gso { kind: GsoKind::Udp, size: 1000, header_len: 42 };
+    assert_eq!(judge(GsoKind::Udp, 1000, &same), Ok(good));
+    // 2,500 bytes in 128 datagrams take 20 bytes each.
+    for size in [0, 1, 19] {
+        assert_eq!(judge(GsoKind::Udp, size, &same), Err(OffloadError::Size));
+    }
+    assert!(judge(GsoKind::Udp, 20, &same).is_ok());
+    let headers = Err(OffloadError::Headers);
+    assert_eq!(judge(GsoKind::TcpV4, 1000, &same), headers);
+    // A fragment; another protocol; lengths of UDP and of IP that lie; a frame with padding.
+    assert_eq!(judge(GsoKind::Udp, 1000, &|b| b[20] = 0x20), headers);
+    assert_eq!(judge(GsoKind::Udp, 1000, &|b| b[23] = 6), headers);
+    assert_eq!(judge(GsoKind::Udp, 1000, &|b| b[39] ^= 1), headers);
+    assert_eq!(judge(GsoKind::Udp, 1000, &|b| b[17] ^= 1), headers);
+    assert_eq!(judge(GsoKind::Udp, 1000, &|b| b[16..18].fill(0)), headers);
+    assert_eq!(judge(GsoKind::Udp, 1000, &|b| b.push(0)), headers);
+}
+
+#[test]
+fn datagrams_are_the_bytes_that_the_kernel_writes() {
+    crate::support::in_namespace(|| {
+        let oracle = crate::support::KernelOracle::new();
+        let mut runner = proptest::test_runner::TestRunner::default();
+        let same = |packet: PacketBuf| {
+            let expect = oracle.cut(&packet, &bytes_of(&packet));
+            prop_assert_eq!(cut(packet).0, expect);
+            Ok(())
+        };
+        runner.run(&super_datagrams(), same).unwrap();
+    });
 }
 
 /// The kernel cuts super-frames and completes checksums for a device that can do neither: a tap

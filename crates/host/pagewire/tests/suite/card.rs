@@ -32,6 +32,7 @@ impl Card {
             tx_checksum: false,
             tso_v4: false,
             tso_v6: false,
+            uso: false,
             max_frags: 16,
             header_split: HeaderSplit::None,
             ..Capabilities::offloading(mac, 1500)

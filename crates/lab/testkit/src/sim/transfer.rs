@@ -247,7 +247,7 @@ impl Transfer {
         if !self.offload {
             device.max_super_frame = self.mtu;
             (device.rx_checksum, device.tx_checksum) = (false, false);
-            (device.tso_v4, device.tso_v6) = (false, false);
+            (device.tso_v4, device.tso_v6, device.uso) = (false, false, false);
         }
         if let Some(tcp) = self.tcp.get(side) {
             config.tcp = tcp.clone();

@@ -62,7 +62,7 @@ fn crowd(seed: u64, capture: Option<&Path>) -> Result<(), SimError> {
         if !offload {
             device.max_super_frame = mtu;
             (device.rx_checksum, device.tx_checksum) = (false, false);
-            (device.tso_v4, device.tso_v6) = (false, false);
+            (device.tso_v4, device.tso_v6, device.uso) = (false, false, false);
         }
         let stack = Stack::new(sim.now(), config).expect("a stack");
         sim.add(Station::new(stack, app), faults)

@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::Command;
 
+use pagewire::device::TapBuilder;
 use pagewire::{Device, Tap};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -95,8 +96,17 @@ pub(crate) fn check_privilege() -> Result<(), Failure> {
 
 /// Moves this thread into a new namespace with a tap; returns the tap and its MTU.
 pub(crate) fn enter_with_tap(kernel: Ipv4Addr, mtu: Option<u32>) -> Result<(Tap, u32), Failure> {
+    enter_with_tap_with(kernel, mtu, |tap| tap)
+}
+
+/// [`enter_with_tap`] with settings.
+pub(crate) fn enter_with_tap_with(
+    kernel: Ipv4Addr,
+    mtu: Option<u32>,
+    set: impl FnOnce(TapBuilder) -> TapBuilder,
+) -> Result<(Tap, u32), Failure> {
     enter_new()?;
-    let mut tap = Tap::builder("pwbench").host_address(format!("{kernel}/24"));
+    let mut tap = set(Tap::builder("pwbench").host_address(format!("{kernel}/24")));
     if let Some(mtu) = mtu {
         tap = tap.mtu(mtu as usize);
     }

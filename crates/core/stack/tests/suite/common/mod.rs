@@ -67,6 +67,7 @@ pub(crate) fn plain(mac: u8) -> Capabilities {
         tx_checksum: false,
         tso_v4: false,
         tso_v6: false,
+        uso: false,
         ..capabilities(mac)
     }
 }

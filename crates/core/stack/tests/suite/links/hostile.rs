@@ -184,7 +184,7 @@ fn lies_about_super_frames_are_not_believed() {
         for size in [0, 1, 9, 1460, u16::MAX] {
             for header_len in [0, 54, 9000] {
                 for checksum in [RxChecksum::Valid, RxChecksum::Unknown] {
-                    for kind in [GsoKind::TcpV4, GsoKind::TcpV6] {
+                    for kind in [GsoKind::TcpV4, GsoKind::TcpV6, GsoKind::Udp] {
                         let mut packet = packet(frame);
                         packet.gso = Some(Gso { kind, size, header_len });
                         packet.rx_checksum = checksum;
@@ -207,6 +207,69 @@ fn lies_about_super_frames_are_not_believed() {
     let dropped: u64 = dropped.into_iter().map(|reason| counters.drops(reason)).sum();
     assert_eq!(counters.forwarded_packets + dropped, offered, "{counters}");
     assert!(counters.drops(DropReason::ForwardOffload) > 0);
+}
+
+/// A super-frame of three datagrams of the left peer's for the right one.
+fn three_datagrams(size: u16, divisible: bool) -> pagewire_mem::PacketBuf {
+    let mut frame = udp_frame("10.0.0.2", "10.0.1.2", 64, &[7; 2500]);
+    if divisible {
+        frame[20] &= !0x40;
+        // RFC 1624: a header word falls by 0x4000.
+        let (sum, carry) = u16::from_be_bytes([frame[24], frame[25]]).overflowing_add(0x4000);
+        frame[24..26].copy_from_slice(&(sum + u16::from(carry)).to_be_bytes());
+    }
+    let mut packet = packet(&frame[..42]);
+    let payload = bytes::Bytes::copy_from_slice(&frame[42..]);
+    packet.push_frag(pagewire_mem::Frag::from_bytes(payload)).unwrap();
+    packet.gso = Some(Gso { kind: GsoKind::Udp, size, header_len: 42 });
+    packet.rx_checksum = RxChecksum::Valid;
+    packet
+}
+
+/// Datagrams that the right peer gets of one super-frame, by length.
+fn passed_on(world: &mut World, packet: pagewire_mem::PacketBuf) -> Vec<usize> {
+    let id = world.stacks[RIGHT].bind_udp(addr("0.0.0.0:2000"), BindOptions::default()).unwrap();
+    world.arrive(0, packet);
+    world.run(Duration::from_millis(10));
+    let right = &mut world.stacks[RIGHT];
+    let taken = std::iter::from_fn(|| right.recv_from(id, pagewire_stack::Datagram).ok());
+    taken.map(|(payload, _)| payload.iter().map(|frag| frag.len()).sum()).collect()
+}
+
+#[test]
+fn datagrams_of_a_super_frame_are_passed_on_whole_where_the_way_out_takes_it_and_cut_elsewhere() {
+    for (east, frames) in [(able as fn(u8) -> Capabilities, 1), (plain, 3)] {
+        let mut world = World::three_with(middle(), able, east);
+        world.meet();
+        let before = world.stacks[MIDDLE].counters().tx_frames;
+        assert_eq!(passed_on(&mut world, three_datagrams(1000, true)), [1000, 1000, 500]);
+        assert_eq!(world.stacks[MIDDLE].counters().tx_frames - before, frames);
+        world.pages_are_conserved();
+    }
+}
+
+#[test]
+fn datagrams_of_a_super_frame_that_are_too_long_for_the_way_out_are_cut_or_refused_as_alone() {
+    let narrow = |mac| Capabilities { mtu: 1280, ..plain(mac) };
+    let mut world = World::three_with(middle(), able, narrow);
+    world.meet();
+    assert_eq!(passed_on(&mut world, three_datagrams(1400, true)), [1400, 1100]);
+    assert_eq!(world.stacks[MIDDLE].counters().tx_fragments, 2);
+    let mut world = World::three_with(middle(), able, narrow);
+    world.meet();
+    assert!(passed_on(&mut world, three_datagrams(1400, false)).is_empty());
+    assert_eq!(world.drops(MIDDLE, DropReason::ForwardTooBig), 1);
+    world.pages_are_conserved();
+}
+
+#[test]
+fn a_super_frame_of_more_datagrams_than_any_call_sends_is_not_passed_on() {
+    // 2,500 bytes in 128 datagrams take 20 bytes each.
+    for (size, passed) in [(1, 0), (19, 0), (20, 125)] {
+        let mut world = World::three_with(middle(), able, plain);
+        world.meet();
+        assert_eq!(passed_on(&mut world, three_datagrams(size, true)).len(), passed, "{size}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::{Verbs, pattern, ready};
 pub(crate) use crate::common::{addr, capabilities as able, plain};
 use pagewire_device::{Capabilities, hand_over};
-use pagewire_mem::{Instant, PacketBuf, TxChecksum};
+use pagewire_mem::{GsoKind, Instant, PacketBuf, TxChecksum};
 use pagewire_stack::{DropReason, Forwarder, LinkConfig, LinkId, Stack, StackConfig, TcpId};
 use pagewire_testkit::built;
 use pagewire_testkit::frames::{self, received};
@@ -337,7 +337,8 @@ fn unscoped(at: SocketAddr) -> SocketAddr {
 fn check(frame: &PacketBuf, caps: &Capabilities) {
     let limit = match frame.gso {
         Some(gso) => {
-            assert!(caps.tso_v4 && frame.tx_checksum != TxChecksum::Done, "{gso:?}");
+            let takes = if gso.kind == GsoKind::Udp { caps.uso } else { caps.tso_v4 };
+            assert!(takes && frame.tx_checksum != TxChecksum::Done, "{gso:?}");
             let on_wire = usize::from(gso.header_len) + usize::from(gso.size);
             assert!(on_wire <= caps.mtu + 14 && gso.size > 0, "{gso:?}");
             assert_eq!(usize::from(gso.header_len), frame.head().len(), "{gso:?}");

@@ -503,3 +503,99 @@ fn small_datagrams_are_judged_by_the_copies_that_are_kept_and_not_by_their_pages
     }
     assert_eq!(p.b.udp(server).map(|udp| udp.dropped()), Ok(0));
 }
+
+/// Two stacks whose link takes super-frames of UDP or not, a receiver that joins or not; and what it gets of
+/// 2,500 bytes in segments of 1,000: lengths and segment sizes, and the frames that it took.
+fn received_of_three(uso: bool, joins: bool, room: usize) -> (Vec<(usize, Option<u16>)>, u64) {
+    let mut p = Pair::changed(|a, _| a.capabilities.uso = uso);
+    p.meet();
+    let (client, server) = p.datagram_sockets("0.0.0.0");
+    p.b.udp(server).unwrap().set_join(joins);
+    let before = p.carried;
+    let (remote, segment) = (Some(addr("10.0.0.2:53")), Some(1000));
+    let target = UdpTarget { remote, segment, ..UdpTarget::default() };
+    p.send_and_deliver(client, &pattern(2500), target);
+    let frames = p.carried - before;
+    let (mut found, mut bytes) = (Vec::new(), Vec::new());
+    while let Ok(message) = p.b.recv_from(server, pagewire_stack::Message(room)) {
+        let part = message.payload.iter().flat_map(|frag| frag.as_slice().unwrap().to_vec());
+        let before = bytes.len();
+        bytes.extend(part);
+        found.push((bytes.len() - before, message.segment));
+    }
+    assert!(bytes == pattern(2500));
+    assert_eq!(p.b.receive_memory_used(), 0);
+    (found, frames as u64)
+}
+
+#[test]
+fn the_datagrams_of_one_call_are_one_frame_where_the_device_takes_that_and_arrive_the_same() {
+    let alone = vec![(1000, None), (1000, None), (500, None)];
+    for (uso, frames) in [(true, 1), (false, 3)] {
+        assert_eq!(received_of_three(uso, false, 65_535), (alone.clone(), frames));
+        assert_eq!(received_of_three(uso, true, 65_535), (vec![(2500, Some(1000))], frames));
+        let halves = vec![(2000, Some(1000)), (500, None)];
+        assert_eq!(received_of_three(uso, true, 2400), (halves, frames));
+        assert_eq!(received_of_three(uso, true, 10), (alone.clone(), frames));
+    }
+}
+
+#[test]
+fn datagrams_of_one_call_that_come_as_one_are_taken_one_by_one_by_who_asks_for_one() {
+    let mut p = Pair::met();
+    let (client, server) = p.datagram_sockets("0.0.0.0");
+    p.b.udp(server).unwrap().set_join(true);
+    let (remote, segment) = (Some(addr("10.0.0.2:53")), Some(1000));
+    let target = UdpTarget { remote, segment, ..UdpTarget::default() };
+    p.send_and_deliver(client, &pattern(2500), target);
+    assert_eq!(p.b.udp(server).unwrap().next_len(), 1000);
+    let mut buffer = [0; 2000];
+    for want in [&pattern(2500)[..1000], &pattern(2500)[1000..2000], &pattern(2500)[2000..]] {
+        let (seen, _) = p.b.udp(server).unwrap().recv(&mut buffer, RecvFlags::PEEK).unwrap();
+        let (taken, _) = p.b.recv_from(server, &mut buffer).unwrap();
+        assert!(seen == taken && buffer[..taken] == *want);
+    }
+    assert_eq!(p.b.receive_memory_used(), 0);
+}
+
+#[test]
+fn a_super_frame_of_more_datagrams_than_a_call_may_send_is_dropped() {
+    let mut p = Pair::met();
+    let (_, server) = p.datagram_sockets("0.0.0.0");
+    let datagrams = |size| {
+        let ends = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
+        let bytes = built!(ip(STATIONS, ends, 64).udp(1000, 53), &[7; 1280]);
+        let mut frame = received(&bytes, 42);
+        let kind = pagewire_mem::GsoKind::Udp;
+        frame.gso = Some(pagewire_mem::Gso { kind, size, header_len: 42 });
+        frame.rx_checksum = RxChecksum::Valid;
+        frame
+    };
+    for size in [0, 1, 9] {
+        p.b.handle_frame(p.now, datagrams(size));
+        assert!(p.b.recv_from(server, pagewire_stack::Datagram).is_err(), "{size}");
+    }
+    assert_eq!(p.b.counters().drops(DropReason::UdpLength), 3);
+    p.b.handle_frame(p.now, datagrams(10));
+    let taken = std::iter::from_fn(|| p.b.recv_from(server, pagewire_stack::Datagram).ok());
+    assert_eq!(taken.count(), 128);
+}
+
+#[test]
+fn a_call_of_many_pieces_leaves_in_frames_that_hold_them_and_arrives_whole() {
+    let mut p = Pair::met();
+    let (client, server) = p.datagram_sockets("0.0.0.0");
+    p.b.udp(server).unwrap().set_join(true);
+    let data = pattern(30_000);
+    let frags: FragVec = data.chunks(700).map(|c| Frag::from(Bytes::copy_from_slice(c))).collect();
+    let (remote, segment) = (Some(addr("10.0.0.2:53")), Some(1000));
+    let target = UdpTarget { remote, segment, ..UdpTarget::default() };
+    let before = p.carried;
+    p.send_and_deliver(client, frags, target);
+    assert!(p.carried - before < 8, "{} frames", p.carried - before);
+    let mut bytes = Vec::new();
+    while let Ok((payload, _)) = p.b.recv_from(server, pagewire_stack::Datagram) {
+        payload.iter().for_each(|frag| bytes.extend_from_slice(frag.as_slice().unwrap()));
+    }
+    assert!(bytes == data);
+}

@@ -68,6 +68,22 @@ fn a_guest_without_offload_gets_finished_segments() {
 }
 
 #[test]
+fn datagrams_of_one_call_reach_a_guest_as_one_frame_if_it_takes_that() {
+    let mut sent = packet(&udp(42 + 2500), 42);
+    crate::offload::leave_checksum_open(&mut sent);
+    sent.gso = Some(Gso { kind: GsoKind::Udp, size: 1000, header_len: 42 });
+    let mut rig = Rig::new(GuestConfig::default());
+    assert!(rig.transmit([sent.clone()]).is_empty());
+    let [frame] = &guest_frames(&mut rig)[..] else { panic!("not one frame") };
+    assert_eq!(frame.header[..10], [1, 5, 42, 0, 232, 3, 34, 0, 6, 0]);
+    assert_eq!(frame.bytes, all_bytes(&sent));
+    let mut rig = Rig::new(GuestConfig { offload: false, ..GuestConfig::default() });
+    assert!(rig.transmit([sent]).is_empty());
+    let lengths: Vec<_> = guest_frames(&mut rig).iter().map(|frame| frame.bytes.len()).collect();
+    assert_eq!(lengths, [1042, 1042, 542]);
+}
+
+#[test]
 fn a_super_frame_is_cut_into_no_more_frames_than_any_connection_needs() {
     let config = GuestConfig { offload: false, ..GuestConfig::default() };
     let mut rig = Rig::new(config);
