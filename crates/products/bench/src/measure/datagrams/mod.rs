@@ -1,9 +1,8 @@
 //! `bench datagrams`: many datagrams between a host on a tap and a kernel socket, bare and as QUIC by quinn,
 //! with UDP segmentation offload (USO) and without; beside them, kernel sockets over veth.
 //!
-//! Each side has a pinned thread. Bare datagrams (`udp`) have no flow control: the rate is that of what
-//! arrives, and datagrams without room are lost. This file counts and prints; [`udp`] and [`quic`] are the two
-//! protocols.
+//! Each side has a pinned thread. No more is on the way than every receiver's queue holds: losses would
+//! measure the congestion control. This file counts and prints; [`udp`] and [`quic`] are the two protocols.
 
 mod quic;
 mod udp;
@@ -26,6 +25,10 @@ use crate::kit::source::Source;
 use crate::progress::Progress;
 use crate::sys::{Usage, process_usage, set_socket_option};
 use crate::table::{Field, InTurns, Measurement, Results, US_PER_MIB, in_turns, records, some};
+
+/// Bytes that may be on the way, by either protocol. A queue of a host holds them in datagrams of 1,472 bytes,
+/// each charged with a page.
+const WINDOW: usize = 256 << 10;
 
 /// Datagrams in bulk and QUIC by quinn, with UDP segmentation offload and without (root)
 ///
@@ -267,7 +270,7 @@ impl DatagramsBench {
         let host = runtime.block_on(async { hosts::on(tap, LEFT).start_in_runtime() })?;
         let done = AtomicBool::new(false);
         let run = self.run(mtu, &done);
-        let sample = std::thread::scope(|scope| match direction {
+        let sample: DatagramsSample = std::thread::scope(|scope| match direction {
             Direction::Send => {
                 let to = SocketAddr::from((RIGHT, PORT));
                 let socket = kernel_socket(to)?;
@@ -277,13 +280,14 @@ impl DatagramsBench {
                     run.done.store(true, Ordering::Relaxed);
                     sample
                 });
-                runtime.block_on(async {
+                let sent = runtime.block_on(async {
                     match payload {
                         Payload::Udp => udp::host_sends(run, &host, to).await,
                         Payload::Quic => quic::host_sends(run, &host, to).await,
                     }
-                })?;
-                joined(receiving)
+                });
+                let sample = joined(receiving)?;
+                sent.map(|()| sample)
             }
             Direction::Receive => {
                 let at = SocketAddr::from((LEFT, PORT));
@@ -296,20 +300,21 @@ impl DatagramsBench {
                 };
                 // The peer starts once the host's socket is bound.
                 let (sample, sending) = runtime.block_on(async {
-                    let start = || scope.spawn(send);
-                    match payload {
+                    let mut sending = None;
+                    let start = || sending = Some(scope.spawn(send));
+                    let sample = match payload {
                         Payload::Udp => udp::host_receives(run, &host, at, start).await,
                         Payload::Quic => quic::host_receives(run, &host, at, start).await,
-                    }
-                })?;
-                run.done.store(true, Ordering::Relaxed);
-                // The end of a connection reaches the peer by the driver.
-                runtime.block_on(async {
-                    while !sending.is_finished() {
+                    };
+                    run.done.store(true, Ordering::Relaxed);
+                    // The end of a connection reaches the peer by the driver.
+                    while sending.as_ref().is_some_and(|sending| !sending.is_finished()) {
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }
+                    (sample, sending)
                 });
-                joined(sending)?;
+                let sample = sample?;
+                sending.map_or(Ok(()), joined)?;
                 Ok(sample)
             }
         })?;

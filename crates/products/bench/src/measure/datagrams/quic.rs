@@ -2,7 +2,6 @@
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::thread::ScopedJoinHandle;
 
 use pagewire::Host;
 use pagewire_quinn::endpoint_on;
@@ -12,16 +11,13 @@ use quinn::{
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::{DatagramsSample, Run, kernel_socket, runtime};
+use super::{DatagramsSample, Run, WINDOW, kernel_socket, runtime};
 use crate::failure::{Because, Failure};
 
 const QUIC: &str = "quinn";
 
 /// Bytes that the sender hands over at once, and the receiver takes at once.
 const PIECE: usize = 256 << 10;
-
-/// Bytes of a stream, and of a connection, that may be on the way.
-const WINDOW: u32 = 8 << 20;
 
 pub(super) fn kernel_sends(run: Run<'_>, to: SocketAddr) -> Result<(), Failure> {
     runtime()?.block_on(async {
@@ -39,15 +35,15 @@ pub(super) async fn host_sends(run: Run<'_>, host: &Host, to: SocketAddr) -> Res
     send(run, endpoint, to).await
 }
 
-pub(super) async fn host_receives<'s>(
+pub(super) async fn host_receives(
     run: Run<'_>,
     host: &Host,
     at: SocketAddr,
-    start: impl FnOnce() -> ScopedJoinHandle<'s, Result<(), Failure>>,
-) -> Result<(DatagramsSample, ScopedJoinHandle<'s, Result<(), Failure>>), Failure> {
+    start: impl FnOnce(),
+) -> Result<DatagramsSample, Failure> {
     let endpoint = endpoint_on(host, at, EndpointConfig::default(), Some(server(run)?)).await?;
-    let sending = start();
-    Ok((receive(run, endpoint).await?, sending))
+    start();
+    receive(run, endpoint).await
 }
 
 fn kernel_endpoint(socket: UdpSocket, server: Option<ServerConfig>) -> Result<Endpoint, Failure> {
@@ -93,9 +89,9 @@ fn transport(run: Run<'_>) -> Arc<TransportConfig> {
     config
         .initial_mtu(run.datagram())
         .mtu_discovery_config(Some(discovery))
-        .stream_receive_window(VarInt::from_u32(WINDOW))
-        .receive_window(VarInt::from_u32(WINDOW))
-        .send_window(WINDOW.into());
+        .stream_receive_window(VarInt::from_u32(WINDOW as u32))
+        .receive_window(VarInt::from_u32(WINDOW as u32))
+        .send_window(WINDOW as u64);
     Arc::new(config)
 }
 

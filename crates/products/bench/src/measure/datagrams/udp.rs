@@ -1,15 +1,15 @@
-//! Bare datagrams, as many in each call as it takes (`UDP_SEGMENT`, `UDP_GRO`).
+//! Bare datagrams, as many in each call as it takes (`UDP_SEGMENT`, `UDP_GRO`). The receiver answers each
+//! [`CREDIT`] bytes with a datagram, and the sender never has more than [`WINDOW`] on the way. A sender that
+//! hears nothing takes them for lost.
 
-use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use pagewire::Host;
 use pagewire::net::UdpSocket as HostSocket;
 use tokio::time::timeout;
 
-use super::{DatagramsSample, Run};
+use super::{DatagramsSample, Run, WINDOW};
 use crate::failure::{Because, Failure};
 use crate::kit::kernel::{PATIENCE, SOCKET};
 use crate::sys::set_socket_option;
@@ -17,8 +17,11 @@ use crate::sys::set_socket_option;
 /// Most payload bytes of one call.
 const CALL: usize = 65_507;
 
-/// Frames that may be sent before the driver has a turn.
-const CALLS: usize = 8;
+/// Bytes that an answer stands for.
+const CREDIT: usize = WINDOW / 4;
+
+/// How long a sender waits for an answer.
+const LOST: Duration = Duration::from_millis(10);
 
 impl Run<'_> {
     /// Payload bytes of a call: whole datagrams.
@@ -27,20 +30,28 @@ impl Run<'_> {
     }
 }
 
+/// Answers that are due for received bytes.
+fn due(unanswered: &mut usize, received: usize) -> usize {
+    *unanswered += received;
+    let answers = *unanswered / CREDIT;
+    *unanswered %= CREDIT;
+    answers
+}
+
 pub(super) fn kernel_sends(run: Run<'_>, to: SocketAddr) -> Result<(), Failure> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).because(SOCKET)?;
     let size = i32::from(run.datagram());
     set_socket_option(&socket, libc::IPPROTO_UDP, libc::UDP_SEGMENT, size).because(SOCKET)?;
+    socket.set_read_timeout(Some(LOST)).because(SOCKET)?;
+    let mut on_the_way = 0;
     for piece in run.source.pieces(run.call()) {
         if run.is_done() {
             break;
         }
-        match socket.send_to(piece, to) {
-            Ok(_) => {}
-            // The receiver does not listen yet, or a queue is full.
-            Err(e) if e.kind() == ErrorKind::ConnectionRefused => {}
-            Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => std::thread::yield_now(),
-            Err(e) => return Err(Failure::because(SOCKET, e)),
+        on_the_way += socket.send_to(piece, to).because(SOCKET)?;
+        while on_the_way + run.call() > WINDOW {
+            let heard = socket.recv(&mut [0; 1]).is_ok();
+            on_the_way = if heard { on_the_way.saturating_sub(CREDIT) } else { 0 };
         }
     }
     Ok(())
@@ -52,9 +63,12 @@ pub(super) fn kernel_receives(
 ) -> Result<DatagramsSample, Failure> {
     set_socket_option(socket, libc::IPPROTO_UDP, libc::UDP_GRO, 1).because(SOCKET)?;
     socket.set_read_timeout(Some(PATIENCE)).because(SOCKET)?;
-    let (mut meter, mut buffer) = (run.meter(), vec![0; 1 << 16]);
+    let (mut meter, mut buffer, mut unanswered) = (run.meter(), vec![0; 1 << 16], 0);
     loop {
-        let n = socket.recv(&mut buffer).because(SOCKET)?;
+        let (n, from) = socket.recv_from(&mut buffer).because(SOCKET)?;
+        for _ in 0..due(&mut unanswered, n) {
+            socket.send_to(&[1], from).because(SOCKET)?;
+        }
         if let Some(sample) = meter.add(n) {
             return Ok(sample);
         }
@@ -64,37 +78,38 @@ pub(super) fn kernel_receives(
 pub(super) async fn host_sends(run: Run<'_>, host: &Host, to: SocketAddr) -> Result<(), Failure> {
     let socket = HostSocket::bind_on(host, "0.0.0.0:0").await?;
     socket.set_segment_size(run.datagram())?;
-    for (n, piece) in run.source.pieces(run.call()).enumerate() {
+    let mut on_the_way = 0;
+    for piece in run.source.pieces(run.call()) {
         if run.is_done() {
             break;
         }
-        match socket.send_to(piece, to).await {
-            Ok(_) => {}
-            Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {}
-            Err(e) => return Err(e.into()),
-        }
-        if n % CALLS == 0 {
-            tokio::task::yield_now().await;
+        on_the_way += socket.send_to(piece, to).await?;
+        while on_the_way + run.call() > WINDOW {
+            let heard = matches!(timeout(LOST, socket.recv(&mut [0; 1])).await, Ok(Ok(_)));
+            on_the_way = if heard { on_the_way.saturating_sub(CREDIT) } else { 0 };
         }
     }
     Ok(())
 }
 
-pub(super) async fn host_receives<'s>(
+pub(super) async fn host_receives(
     run: Run<'_>,
     host: &Host,
     at: SocketAddr,
-    start: impl FnOnce() -> ScopedJoinHandle<'s, Result<(), Failure>>,
-) -> Result<(DatagramsSample, ScopedJoinHandle<'s, Result<(), Failure>>), Failure> {
+    start: impl FnOnce(),
+) -> Result<DatagramsSample, Failure> {
     let socket = HostSocket::bind_on(host, at).await?;
     socket.set_gro(true)?;
-    let (mut meter, sending) = (run.meter(), start());
+    start();
+    let (mut meter, mut unanswered) = (run.meter(), 0);
     loop {
         let late = |_| Failure::Failed("nothing came from the kernel's socket".into());
-        let received = timeout(Duration::from_secs(5), socket.recv_message()).await;
-        let received = received.map_err(late)??;
-        if let Some(sample) = meter.add(received.payload.len()) {
-            return Ok((sample, sending));
+        let message = timeout(PATIENCE, socket.recv_message()).await.map_err(late)??;
+        for _ in 0..due(&mut unanswered, message.payload.len()) {
+            socket.send_to(&[1], message.from).await?;
+        }
+        if let Some(sample) = meter.add(message.payload.len()) {
+            return Ok(sample);
         }
     }
 }
