@@ -384,6 +384,7 @@ fn a_measurement_that_needs_root_asks_before_it_makes_anything() {
         &["send", "--link", "tap", "--plot", "/no/such/directory/x.svg"],
         &["receive", "--link", "tap"],
         &["ring", "--link", "tap"],
+        &["datagrams"],
     ] {
         // With less memory than what is sent takes: 256 MiB.
         let output = command.run("ulimit -v 250000;", &[&["bench"], args].concat());
