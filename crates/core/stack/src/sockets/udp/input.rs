@@ -196,6 +196,7 @@ impl Context {
     }
 
     /// Queues the datagrams of a super-frame: as one for a socket that joins datagrams, else one by one.
+    #[cold]
     #[inline(never)]
     fn queue_super_frame(
         &mut self,
