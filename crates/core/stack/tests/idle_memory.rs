@@ -14,10 +14,10 @@ static ALLOCATOR: Counting = Counting;
 const CONNECTIONS: usize = 100_000;
 
 /// The goal is 512 bytes.
-const LIMIT: usize = 740;
+const LIMIT: usize = 760;
 
 #[test]
-fn a_hundred_thousand_idle_connections_cost_at_most_740_bytes_each() {
+fn a_hundred_thousand_idle_connections_cost_at_most_760_bytes_each() {
     let (mut a, mut b) = (config(capabilities(1), 1), config(capabilities(2), 2));
     // Every connection has something to be read at the same time, and keeps it.
     (a.memory, b.memory) = (1 << 30, 1 << 30);
