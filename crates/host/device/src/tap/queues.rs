@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use pagewire_mem::{PAGE_SIZE, PacketBuf, PageWriter};
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 
 use super::bulk_flows::BulkFlows;
 use super::limits::{MOVE_FRAMES, QUEUE_BURST, QUEUE_BYTES, SPARE_QUEUES};
@@ -61,7 +61,7 @@ pub(super) struct TapQueues {
     first: (Arc<OwnedFd>, TapQueue),
     pub(super) spare: Vec<(Arc<OwnedFd>, TapQueue)>,
     pub(super) bulk_flows: BulkFlows,
-    /// Readable when any attached queue is; only with spare queues.
+    /// Readable when any attached queue is, and says which; only with spare queues.
     ready: Option<OwnedFd>,
     /// Attached queues, all read: the kernel may deliver anything there; and the index of the next.
     active: Vec<usize>,
@@ -88,7 +88,7 @@ impl TapQueues {
             None
         } else {
             let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-            watch(&ready, &first)?;
+            watch(&ready, &first, 0)?;
             Some(ready)
         };
         let bulk_flows = BulkFlows::new(spare.len());
@@ -139,7 +139,7 @@ impl TapQueues {
             let Some((slot, fd)) = slot.and_then(|slot| Some((slot, fds.get(slot)?))) else {
                 return Ok(());
             };
-            attach(how, ready, fd)?;
+            attach(how, ready, fd, slot + 1)?;
             // Relaxed: one thread at a time uses the device.
             attached.fetch_or(bit(slot + 1), Ordering::Relaxed);
             Ok(())
@@ -213,7 +213,7 @@ impl TapQueues {
     }
 
     /// Reads up to `max` frames with `read` (`None`: one was dropped; beside a frame, the queue of
-    /// the interface that its flow belongs to), from all queues in turn, until all are empty.
+    /// the interface that its flow belongs to), from the queues that have some, in turn, until all are empty.
     /// Dropped frames count as well: a flood of them ends the burst.
     pub(super) fn read_each(
         &mut self,
@@ -221,71 +221,96 @@ impl TapQueues {
         mut read: impl FnMut(BorrowedFd<'_>, &mut TapQueue) -> io::Result<Option<(PacketBuf, usize)>>,
         mut take: impl FnMut(PacketBuf),
     ) -> io::Result<()> {
-        let (mut left, mut empty) = (max, 0);
-        while left > 0 && empty < self.active.len() {
-            let count = self.active.len().max(1);
-            let turn = self.next % count;
-            let at = self.active.get(turn).copied().unwrap_or(0);
-            self.next = turn + 1;
-            if self.moving & bit(at) != 0 {
-                empty += 1;
-                continue;
+        let (mut left, mut more) = (max, true);
+        while left > 0 && more {
+            let waiting = self.waiting()?;
+            if waiting & bit(0) == 0 {
+                self.note_first(0, true);
             }
-            // Queues that wait for the first queue do not wait for the others, too.
-            let hurry = at == 0 && self.moving != 0;
-            let burst = if count == 1 || hurry { left } else { left.min(QUEUE_BURST) };
-            let mut came = 0;
-            while came < burst {
-                let (fd, queue) = match at.checked_sub(1).and_then(|i| self.spare.get_mut(i)) {
-                    Some(spare) => spare,
-                    None => &mut self.first,
-                };
-                match read(fd.as_fd(), queue) {
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    Err(e) => return Err(e),
-                    Ok(None) => {}
-                    Ok(Some((packet, interface_queue))) => {
-                        if interface_queue == 0
-                            && let Some(index) = self.bulk_flows.note(at, &packet)
-                        {
-                            self.open(index, packet.head().len());
-                        }
-                        take(packet);
-                    }
+            more = false;
+            let mut round = waiting & !self.moving;
+            while round != 0 && left > 0 {
+                // The turn goes on behind the queue that was read last.
+                let behind = round & u32::MAX.checked_shl(self.next as u32).unwrap_or(0);
+                let at = if behind == 0 { round } else { behind }.trailing_zeros() as usize;
+                round &= !bit(at);
+                self.next = at + 1;
+                // Queues that wait for the first queue do not wait for the others, too.
+                let hurry = at == 0 && self.moving != 0;
+                let alone = hurry || self.active.len() == 1;
+                let burst = if alone { left } else { left.min(QUEUE_BURST) };
+                let came = self.read_burst(at, burst, &mut read, &mut take)?;
+                left -= came;
+                let drained = came < burst;
+                more |= !drained || hurry;
+                if hurry {
+                    self.note_first(came, drained);
                 }
-                came += 1;
             }
-            left -= came;
-            let drained = came < burst;
-            let moved = hurry && self.note_first(came, drained);
-            empty = match drained {
-                // Queues that were passed over have their turn.
-                true if moved => 1,
-                true => empty + 1,
-                false => 0,
-            };
         }
         Ok(())
     }
 
-    /// Notes that frames were read from the first queue. Returns whether a queue waits no longer.
-    fn note_first(&mut self, frames: usize, drained: bool) -> bool {
-        let before = self.moving;
+    /// The attached queues that have frames, one bit each. A single queue is not asked beforehand: a system
+    /// call that finds many queues empty is one too many for one.
+    fn waiting(&self) -> io::Result<u32> {
+        let Some(ready) = self.ready.as_ref().filter(|_| self.active.len() > 1) else {
+            return Ok(bit(0));
+        };
+        let mut queues = [WATCHED_NONE; 1 + SPARE_QUEUES];
+        let count = epoll::wait(ready, &mut queues, Some(&NO_TIME))?;
+        Ok(queues.iter().take(count).fold(0, |bits, queue| bits | bit(queue.data.u64() as usize)))
+    }
+
+    /// Reads up to `burst` frames from a queue; fewer if the queue has no more.
+    fn read_burst(
+        &mut self,
+        at: usize,
+        burst: usize,
+        read: &mut impl FnMut(BorrowedFd<'_>, &mut TapQueue) -> io::Result<Option<(PacketBuf, usize)>>,
+        take: &mut impl FnMut(PacketBuf),
+    ) -> io::Result<usize> {
+        for came in 0..burst {
+            let (fd, queue) = match at.checked_sub(1).and_then(|i| self.spare.get_mut(i)) {
+                Some(spare) => spare,
+                None => &mut self.first,
+            };
+            match read(fd.as_fd(), queue) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(came),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+                Ok(None) => {}
+                Ok(Some((packet, interface_queue))) => {
+                    if interface_queue == 0
+                        && let Some(index) = self.bulk_flows.note(at, &packet)
+                    {
+                        self.open(index, packet.head().len());
+                    }
+                    take(packet);
+                }
+            }
+        }
+        Ok(burst)
+    }
+
+    /// Notes that frames were read from the first queue.
+    fn note_first(&mut self, frames: usize, drained: bool) {
+        if self.moving == 0 {
+            return;
+        }
         for (index, (_, queue)) in (1..).zip(&mut self.spare) {
             queue.behind = if drained { 0 } else { queue.behind.saturating_sub(frames) };
             if queue.behind == 0 {
                 self.moving &= !bit(index);
             }
         }
-        self.moving != before
     }
 
     /// Attaches the queue that a flow just got, for headers of the given length.
     fn open(&mut self, index: usize, headers: usize) {
         let Some((fd, _)) = index.checked_sub(1).and_then(|i| self.spare.get(i)) else { return };
         if !self.active.contains(&index) {
-            if attach(self.attach, self.ready.as_ref(), fd).is_err() {
+            if attach(self.attach, self.ready.as_ref(), fd, index).is_err() {
                 // The flow's frames still come by the first queue; those of lower queues by theirs.
                 self.bulk_flows.give_up_from(index);
                 return;
@@ -302,12 +327,12 @@ impl TapQueues {
 }
 
 /// Attaches a queue and watches it: both or neither. An earlier flow may have attached it.
-fn attach(how: SetAttached, ready: Option<&OwnedFd>, fd: &OwnedFd) -> io::Result<()> {
+fn attach(how: SetAttached, ready: Option<&OwnedFd>, fd: &OwnedFd, index: usize) -> io::Result<()> {
     match how(fd.as_fd(), true) {
         Err(e) if e.raw_os_error() != Some(libc::EINVAL) => return Err(e),
         _ => {}
     }
-    let watched = ready.map_or(Ok(()), |ready| watch(ready, fd));
+    let watched = ready.map_or(Ok(()), |ready| watch(ready, fd, index));
     if watched.is_err() {
         // Fails only for lack of memory: then it stays attached, and is not read.
         let _ = how(fd.as_fd(), false);
@@ -315,14 +340,19 @@ fn attach(how: SetAttached, ready: Option<&OwnedFd>, fd: &OwnedFd) -> io::Result
     watched
 }
 
+const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+const WATCHED_NONE: epoll::Event =
+    epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+
 const _: () = assert!(SPARE_QUEUES < 32, "a bit for each queue");
 
 fn bit(index: usize) -> u32 {
     1_u32.checked_shl(index as u32).unwrap_or(0)
 }
 
-fn watch(ready: &OwnedFd, fd: &OwnedFd) -> io::Result<()> {
-    let data = epoll::EventData::new_u64(0);
+fn watch(ready: &OwnedFd, fd: &OwnedFd, index: usize) -> io::Result<()> {
+    let data = epoll::EventData::new_u64(index as u64);
     match epoll::add(ready, fd, data, epoll::EventFlags::IN) {
         Err(rustix::io::Errno::EXIST) => Ok(()),
         done => Ok(done?),
