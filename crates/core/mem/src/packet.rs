@@ -76,6 +76,8 @@ pub struct PacketBuf {
     pub tx_checksum: TxChecksum,
     /// Checksum knowledge, from receiving.
     pub rx_checksum: RxChecksum,
+    /// The sending connection maps what it receives: a device does well to fill pages with its data alone.
+    pub maps: bool,
 }
 
 impl PacketBuf {
@@ -102,6 +104,7 @@ impl PacketBuf {
             gso: None,
             tx_checksum: TxChecksum::Done,
             rx_checksum: RxChecksum::Unknown,
+            maps: false,
         }
     }
 
@@ -113,6 +116,7 @@ impl PacketBuf {
         self.frag_len = 0;
         self.gso = None;
         (self.tx_checksum, self.rx_checksum) = (TxChecksum::Done, RxChecksum::Unknown);
+        self.maps = false;
     }
 
     /// The headers.

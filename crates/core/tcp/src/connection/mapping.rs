@@ -6,6 +6,7 @@
 use pagewire_mem::{FragVec, PAGE_SIZE};
 
 use crate::connection::Connection;
+use crate::inbound::InFlags;
 use crate::inbound::receive_queue::Parts;
 use crate::io_flags::RecvFlags;
 use crate::shared::Env;
@@ -63,6 +64,7 @@ impl Connection {
         prepare: impl FnOnce(Parts<'_>) -> Result<P, MapRefusal>,
     ) -> Result<(P, FragVec), MapRefusal> {
         check_map_len(len)?;
+        self.inbound.flags.insert(InFlags::MAPS);
         if self.inbound.queue.queued() < len {
             return Err(if self.has_end() { MapRefusal::Ended } else { MapRefusal::NotEnough });
         }
@@ -92,6 +94,7 @@ impl Connection {
         max: usize,
         prepare: impl FnOnce(Parts<'_>) -> Result<(P, usize), MapRefusal>,
     ) -> Result<Available<P>, MapRefusal> {
+        self.inbound.flags.insert(InFlags::MAPS);
         let skip =
             if max > 0 { self.inbound.bounds(&self.path, max, RecvFlags::empty()).skip } else { 0 };
         if skip > 0 {
@@ -133,6 +136,12 @@ impl Connection {
             }
         };
         Ok(Available { mapped, copy_next })
+    }
+
+    /// Whether the application has asked for data as whole pages.
+    #[inline]
+    pub fn maps(&self) -> bool {
+        self.inbound.flags.contains(InFlags::MAPS)
     }
 
     /// Whether `len` bytes will never be queued together, because the window closes before.

@@ -63,6 +63,8 @@ bitflags::bitflags! {
         const FIN_KNOWN = 1 << 3;
         /// The next data in order was refused for want of the host's memory: the next window is 0.
         const OUT_OF_MEMORY = 1 << 4;
+        /// The application has asked for data as whole pages.
+        const MAPS = 1 << 5;
     }
 }
 

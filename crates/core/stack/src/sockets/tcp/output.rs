@@ -57,10 +57,11 @@ impl TcpSockets {
                     break;
                 };
                 let (tuple, dont_fragment) = (socket.tuple, socket.dont_fragment());
-                let bound = socket.bound();
+                let (bound, maps) = (socket.bound(), socket.conn.maps());
                 let hop_limit;
                 (segment.ecn, hop_limit) = socket.marked(segment.ecn);
-                cx.send_segment_by(now, &tuple, segment, (dont_fragment, hop_limit), bound);
+                let marks = (dont_fragment, hop_limit, maps);
+                cx.send_segment_by(now, &tuple, segment, marks, bound);
                 burst -= 1;
                 budget -= 1;
                 sent = true;
@@ -198,7 +199,7 @@ impl Context {
 
     /// Sends a segment that no connection made.
     pub(crate) fn send_segment(&mut self, now: Instant, tuple: &Tuple, segment: SegmentOut) {
-        self.send_segment_by(now, tuple, segment, (true, None), None);
+        self.send_segment_by(now, tuple, segment, (true, None, false), None);
     }
 
     /// Makes a packet of one segment.
@@ -207,7 +208,7 @@ impl Context {
         now: Instant,
         tuple: &Tuple,
         segment: SegmentOut,
-        (dont_fragment, hop_limit): (bool, Option<u8>),
+        (dont_fragment, hop_limit, maps): (bool, Option<u8>, bool),
         bound: Option<LinkId>,
     ) {
         let Ok(by) = self.net.bound_link(bound) else {
@@ -227,6 +228,7 @@ impl Context {
             packet: PacketBuf::for_tx(),
         };
         let header_len = header.len();
+        out.packet.maps = maps;
         let Some(room) = out.packet.push(header_len) else { return };
         header.emit(room);
         for frag in payload {

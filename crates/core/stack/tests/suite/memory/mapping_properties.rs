@@ -7,7 +7,7 @@ use pagewire_mem::{Frag, FragVec, Held, Mapping, PAGE_SIZE, Region};
 use pagewire_stack::{MapError, RecvFlags, TcpId};
 use proptest::prelude::*;
 
-use crate::common::{Pair, Verbs};
+use crate::common::{B, Pair, Verbs};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -231,5 +231,19 @@ proptest! {
         w.p.run(Duration::from_secs(600));
         prop_assert_eq!(w.p.b.receive_memory_used(), 0);
         w.p.assert_pages_are_home();
+    }
+}
+
+#[test]
+fn frames_of_a_connection_say_whether_its_application_maps() {
+    let mut w = World::new();
+    let marks = w.p.watch(|side, frame| (side == B).then_some(frame.maps));
+    for (take, maps) in [(Op::Read(100), false), (Op::Map(PAGE_SIZE), true), (Op::Read(100), true)]
+    {
+        w.apply(&take);
+        marks.borrow_mut().clear();
+        w.apply(&Op::Write(10_000));
+        w.apply(&Op::Pass(200));
+        assert!(!marks.borrow().is_empty() && marks.borrow().iter().all(|&mark| mark == maps));
     }
 }
