@@ -1,26 +1,29 @@
-//! Variant of step R1, for several bulk flows of a tap: each is received by a queue of its own.
+//! Variant of step R1, for several bulk flows of a tap: flows whose data is mapped are received by queues of
+//! their own.
 //!
 //! Payload fills pages without holes only if the driver knows its flow before it reads. The order
 //! of frames does not tell, and a wrong guess is expensive: a super-frame's length is no multiple
 //! of the page, so it would have to be copied to its flow's pages.
 //!
 //! But the kernel delivers a flow to the queue of a tap that last sent for it. So a tap that was
-//! made here has spare queues, detached until they are needed. A bulk flow that runs beside another
-//! one gets a spare queue: from then on its acknowledgements leave there, its data arrives there,
-//! and that queue's [`TapQueue`](super::TapQueue) reads it behind its last payload.
+//! made here has spare queues, detached until they are needed. A flow whose application maps what it receives
+//! ([`PacketBuf::maps`]) gets a spare queue while bulk flows take turns on the first one: from then on its
+//! acknowledgements leave there, its data arrives there, and that queue's [`TapQueue`](super::TapQueue) reads
+//! it behind its last payload.
 //!
 //! ```text
-//!   queue 0  everything: the first bulk flow, small frames, new flows        --> pages of queue 0
-//!   queue 1  one bulk flow                                                   --> pages of queue 1
+//!   queue 0  everything: copying readers, a single mapped flow, small frames  --> pages of queue 0
+//!   queue 1  one mapped flow                                                  --> pages of queue 1
 //!   …
 //! ```
 //!
-//! With one bulk flow nothing of this happens. Frames that the kernel puts elsewhere (it forgets
-//! flows after three seconds of silence) cost alignment, never correctness.
+//! Copying readers gain nothing from adjacent pages, and queues cost them: eight such flows took 1.17 times the
+//! CPU time of one with queues of their own, and 1.01 times with the first for all. Frames that the kernel
+//! puts elsewhere (it forgets flows after three seconds of silence) cost alignment, never correctness.
 
-use pagewire_mem::PacketBuf;
+use pagewire_mem::{Instant, PacketBuf};
 
-use super::limits::{FLOW_IDLE, RECENT_FLOWS, RECENT_FRAMES, SMALL_PAYLOAD, TRUST};
+use super::limits::QUEUE_IDLE;
 use super::predict::FlowKey;
 use pagewire_mem::link::headers::{self, Transport};
 
@@ -29,38 +32,37 @@ use pagewire_mem::link::headers::{self, Transport};
 pub(super) struct BulkFlows {
     /// Slot `i` is queue `i + 1`'s.
     slots: Vec<Slot>,
-    /// Slots that were ever given: their queues are in use.
-    given: usize,
-    /// Recent bulk flows on queue 0.
-    recent: Vec<Candidate>,
-    frames: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     key: Option<FlowKey>,
-    /// The number of its last bulk frame.
-    last: u64,
+    /// When a frame last left by the queue.
+    last: Instant,
     /// Reserved for flows with rules.
     reserved: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Candidate {
-    key: Option<FlowKey>,
-    last: u64,
-    count: u8,
+impl Slot {
+    fn is_idle(&self, now: Instant) -> bool {
+        !self.reserved && (self.key.is_none() || now.saturating_since(self.last) > QUEUE_IDLE)
+    }
+}
+
+/// The queue by which a frame is to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// The first queue.
+    First,
+    /// The flow's own queue.
+    Own(usize),
+    /// The queue that the flow gets with the frame.
+    New(usize),
 }
 
 impl BulkFlows {
     pub(super) fn new(spare: usize) -> Self {
-        let slots = vec![Slot::default(); spare];
-        Self { slots, given: 0, recent: vec![Candidate::default(); RECENT_FLOWS], frames: 0 }
-    }
-
-    #[cfg(test)]
-    pub(super) fn queues(&self) -> usize {
-        1 + self.given
+        Self { slots: vec![Slot::default(); spare] }
     }
 
     /// Reserves a queue for flows with rules: a flow that has it goes back to queue 0.
@@ -79,62 +81,42 @@ impl BulkFlows {
     /// Queues from this one on are not available any more; flows keep lower ones.
     pub(super) fn give_up_from(&mut self, queue: usize) {
         self.slots.truncate(queue.saturating_sub(1));
-        self.given = self.given.min(self.slots.len());
     }
 
-    /// Notes a frame that came by `queue`; returns the queue that its flow has just got, if any.
-    pub(super) fn note(&mut self, queue: usize, packet: &PacketBuf) -> Option<usize> {
-        if self.slots.is_empty() || packet.frag_len() <= SMALL_PAYLOAD {
-            return None;
+    /// Whether a queue has neither a rule nor a flow that sends.
+    pub(super) fn is_idle(&self, now: Instant, queue: usize) -> bool {
+        let slot = queue.checked_sub(1).and_then(|slot| self.slots.get(slot));
+        slot.is_none_or(|slot| slot.is_idle(now))
+    }
+
+    /// The queue by which a frame is to leave, so that its flow's data arrives there. `mixed`: bulk flows take
+    /// turns on the first queue.
+    #[inline]
+    pub(super) fn way_of(&mut self, now: Instant, packet: &PacketBuf, mixed: bool) -> Way {
+        if !packet.maps || self.slots.is_empty() {
+            return Way::First;
         }
+        self.way_of_mapped(now, packet, mixed).unwrap_or(Way::First)
+    }
+
+    fn way_of_mapped(&mut self, now: Instant, packet: &PacketBuf, mixed: bool) -> Option<Way> {
         let layout = headers::parse(packet.head()).ok()?;
         if layout.transport != Transport::Tcp {
             return None;
         }
-        let key = FlowKey::of(packet.head(), &layout)?;
-        self.frames += 1;
-        let now = self.frames;
-        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.key == Some(key)) {
+        let key = FlowKey::of_answer(packet.head(), &layout)?;
+        if let Some((at, slot)) =
+            self.slots.iter_mut().enumerate().find(|(_, slot)| slot.key == Some(key))
+        {
             slot.last = now;
+            return Some(Way::Own(at + 1));
+        }
+        if !mixed {
             return None;
         }
-        // A stray frame on another flow's queue does not compete for one.
-        if queue > 0 {
-            return None;
-        }
-        let runs = |other: &Candidate| now - other.last <= RECENT_FRAMES;
-        let others = self.recent.iter().any(|c| c.key.is_some_and(|k| k != key) && runs(c));
-        let same = self.recent.iter().position(|c| c.key == Some(key));
-        let oldest = self.recent.iter().enumerate().min_by_key(|(_, c)| c.last).map(|(i, _)| i);
-        let candidate = self.recent.get_mut(same.or(oldest)?)?;
-        if candidate.key != Some(key) {
-            *candidate = Candidate { key: Some(key), last: now, count: 0 };
-        }
-        candidate.last = now;
-        candidate.count = candidate.count.saturating_add(1);
-        if candidate.count < TRUST || !others {
-            return None;
-        }
-        let free =
-            |slot: &Slot| !slot.reserved && (slot.key.is_none() || now - slot.last > FLOW_IDLE);
-        let slot = self.slots.iter().position(free)?;
-        *candidate = Candidate::default();
-        *self.slots.get_mut(slot)? = Slot { key: Some(key), last: now, reserved: false };
-        self.given = self.given.max(slot + 1);
-        Some(slot + 1)
-    }
-
-    /// The queue by which a frame is to leave, so that its flow's data arrives there.
-    pub(super) fn queue_of(&self, packet: &PacketBuf) -> usize {
-        if self.given == 0 {
-            return 0;
-        }
-        let key = headers::parse(packet.head()).ok().and_then(|layout| {
-            let tcp = layout.transport == Transport::Tcp;
-            FlowKey::of_answer(packet.head(), &layout).filter(|_| tcp)
-        });
-        let slot = key.and_then(|key| self.slots.iter().position(|slot| slot.key == Some(key)));
-        slot.map_or(0, |slot| slot + 1)
+        let at = self.slots.iter().position(|slot| slot.is_idle(now))?;
+        *self.slots.get_mut(at)? = Slot { key: Some(key), last: now, reserved: false };
+        Some(Way::New(at + 1))
     }
 }
 

@@ -1,116 +1,77 @@
-//! The queue that each bulk flow of a tap gets.
+//! The queue that each mapped flow of a tap gets.
 
-use bytes::Bytes;
-use pagewire_testkit::built;
-use pagewire_testkit::frames::{ip, received};
+use pagewire_mem::PacketBuf;
+use pagewire_testkit::frames::{ip, to_send};
+use pagewire_testkit::{built, given};
 
 use super::super::limits::SPARE_QUEUES;
 use super::*;
 
-/// A TCP frame over IPv4 of the flow with these ports.
-fn frame(from: u16, to: u16, payload: usize) -> PacketBuf {
-    let (source, target) = if from > to { (1, 2) } else { (2, 1) };
-    let ends = [source, target].map(|host| [10, 0, 0, host].into());
-    let frame = built!(ip([[0xee; 6]; 2], ends, 64).tcp(from, to, 0, 0).ack(0), &vec![7; payload]);
-    let mut packet = received(&frame[..54], 54);
-    if payload > 0 {
-        packet.push_frag(Bytes::from(frame).slice(54..).into()).unwrap();
-    }
+const NOW: Instant = Instant::from_millis(5);
+
+/// An acknowledgement of flow `flow`, whose application maps what it receives.
+fn mapped(flow: u16) -> PacketBuf {
+    let mut packet = copied(flow);
+    packet.maps = true;
     packet
 }
 
-/// A super-frame that flow `flow` received.
-fn bulk(flow: u16) -> PacketBuf {
-    frame(1000 + flow, 80, 60_000)
+/// An acknowledgement of flow `flow`, whose application reads by copy.
+fn copied(flow: u16) -> PacketBuf {
+    let ends = [1, 2].map(|host| [10, 0, 0, host].into());
+    to_send(&built!(ip([[0xee; 6]; 2], ends, 64).tcp(80, 1000 + flow, 0, 0).ack(0), &[]), 54)
 }
 
-/// A frame that acknowledges flow `flow`.
-fn answer(flow: u16) -> PacketBuf {
-    frame(80, 1000 + flow, 0)
-}
-
-#[test]
-fn one_bulk_flow_stays_where_it_is() {
+given! {
     let mut flows = BulkFlows::new(SPARE_QUEUES);
-    for i in 0..10_000 {
-        assert_eq!(flows.note(0, &bulk(1)), None);
-        assert_eq!(flows.note(0, &frame(2000 + i % 50, 80, 100)), None, "little data");
+
+    a_mapped_flow_alone_stays_where_it_is {
+        assert_eq!(flows.way_of(NOW, &mapped(1), false), Way::First);
     }
-    assert_eq!(flows.queues(), 1);
-    assert_eq!(flows.queue_of(&answer(1)), 0);
-}
-
-#[test]
-fn of_flows_that_take_turns_all_but_one_get_a_queue_and_their_answers_leave_there() {
-    let mut flows = BulkFlows::new(SPARE_QUEUES);
-    let mut queue = [0; 8];
-    for _ in 0..100 {
-        for (flow, queue) in queue.iter_mut().enumerate() {
-            if let Some(given) = flows.note(*queue, &bulk(flow as u16)) {
-                assert_eq!(*queue, 0, "a flow gets a queue once");
-                *queue = given;
-            }
+    readers_by_copy_share_the_first_queue {
+        for flow in 0..8 {
+            assert_eq!(flows.way_of(NOW, &copied(flow), true), Way::First);
         }
     }
-    let mut queues = queue.to_vec();
-    queues.sort_unstable();
-    assert_eq!(queues, [0, 1, 2, 3, 4, 5, 6, 7], "each its own");
-    for (flow, queue) in queue.into_iter().enumerate() {
-        assert_eq!(flows.queue_of(&answer(flow as u16)), queue);
-    }
-    assert_eq!(flows.queue_of(&answer(99)), 0);
-}
-
-#[test]
-fn more_flows_than_queues_share_the_first() {
-    let mut flows = BulkFlows::new(2);
-    let mut given = 0;
-    for _ in 0..50 {
-        for flow in 0..40 {
-            given += usize::from(flows.note(0, &bulk(flow)).is_some());
+    each_of_several_mapped_flows_gets_a_queue_and_keeps_it {
+        for flow in 0..8 {
+            assert_eq!(flows.way_of(NOW, &mapped(flow), true), Way::New(usize::from(flow) + 1));
+        }
+        for flow in 0..8 {
+            assert_eq!(flows.way_of(NOW, &mapped(flow), false), Way::Own(usize::from(flow) + 1));
         }
     }
-    assert_eq!((given, flows.queues()), (2, 3));
-}
-
-#[test]
-fn queue_of_a_flow_that_fell_silent_goes_to_another() {
-    let mut flows = BulkFlows::new(1);
-    // Lets two flows take turns until one of them gets the queue; which, and after how many frames.
-    let mut race = |a: u16, b: u16| {
-        let mut frames = [a, b].into_iter().cycle().zip(0..2 * FLOW_IDLE);
-        frames.find(|(flow, _)| flows.note(0, &bulk(*flow)) == Some(1))
-    };
-    assert_eq!(race(1, 2), Some((1, 6)));
-    let (heir, frames) = race(2, 3).expect("the queue comes free");
-    assert!(frames >= FLOW_IDLE - 1, "after {frames} frames");
-    assert_eq!(flows.queue_of(&answer(heir)), 1);
-    assert_eq!(flows.queue_of(&answer(1)), 0);
-}
-
-#[test]
-fn without_spare_queues_nothing_is_given() {
-    for mut flows in [BulkFlows::new(0), {
-        let mut flows = BulkFlows::new(5);
+    more_flows_than_queues_share_the_first {
+        for flow in 0..SPARE_QUEUES as u16 {
+            assert_ne!(flows.way_of(NOW, &mapped(flow), true), Way::First);
+        }
+        assert_eq!(flows.way_of(NOW, &mapped(99), true), Way::First);
+    }
+    the_queue_of_a_flow_that_fell_silent_goes_to_another {
+        flows.give_up_from(2);
+        assert_eq!(flows.way_of(NOW, &mapped(1), true), Way::New(1));
+        let at = NOW + QUEUE_IDLE;
+        assert_eq!((flows.way_of(at, &mapped(2), true), flows.is_idle(at, 1)), (Way::First, false));
+        let at = at + QUEUE_IDLE;
+        assert!(flows.is_idle(at, 1));
+        assert_eq!(flows.way_of(at, &mapped(2), true), Way::New(1));
+        assert_eq!(flows.way_of(at, &mapped(1), true), Way::First);
+    }
+    a_reserved_queue_is_no_flows_until_it_is_released {
+        flows.give_up_from(2);
+        flows.reserve(1);
+        assert_eq!((flows.way_of(NOW, &mapped(1), true), flows.is_idle(NOW, 1)), (Way::First, false));
+        flows.release(1);
+        assert_eq!(flows.way_of(NOW, &mapped(1), true), Way::New(1));
+    }
+    without_spare_queues_nothing_is_given {
         flows.give_up_from(1);
-        flows
-    }] {
-        for flow in (0..4).cycle().take(100) {
-            assert_eq!(flows.note(0, &bulk(flow)), None);
-        }
-        assert_eq!(flows.queues(), 1);
+        assert_eq!(flows.way_of(NOW, &mapped(1), true), Way::First);
     }
-}
-
-#[test]
-fn frames_that_are_no_tcp_are_nobodys() {
-    let mut flows = BulkFlows::new(5);
-    let mut strange = PacketBuf::for_rx();
-    strange.append(20).unwrap();
-    strange.push_frag(Bytes::from(vec![0; 9000]).into()).unwrap();
-    for _ in 0..100 {
-        assert_eq!(flows.note(0, &strange), None);
-        assert_eq!(flows.note(0, &bulk(1)), None);
+    frames_that_are_no_tcp_are_nobodys {
+        let mut strange = PacketBuf::for_tx();
+        strange.push(20).unwrap();
+        strange.maps = true;
+        assert_eq!(flows.way_of(NOW, &strange, true), Way::First);
     }
-    assert_eq!(flows.queue_of(&strange), 0);
 }

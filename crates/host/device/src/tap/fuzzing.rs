@@ -31,7 +31,7 @@ pub fn tap_frame(data: &[u8]) {
         if message.is_empty() || kernel.send(message).is_err() {
             continue;
         }
-        if let Ok(Some((packet, _))) =
+        if let Ok(Some(packet)) =
             receiver.receive(ours.as_fd(), &mut queue, &mut steering, &mut counters, &mut ledger)
         {
             held.push((packet, message.get(VNET_HEADER..).unwrap_or_default()));

@@ -1,5 +1,7 @@
 //! Every limit of the tap driver, with its unit and its reason.
 
+use std::time::Duration;
+
 /// Longest frame a tap passes, in bytes: Ethernet and the longest IP packet.
 pub const MAX_FRAME: usize = 14 + 65_535;
 
@@ -29,26 +31,24 @@ pub const QUEUE_FRAMES: u32 = 16_384;
 pub const SMALL_PAYLOAD: usize = 512;
 
 /// Frames of a flow in a row, after another flow came between, until the next is expected to follow
-/// in memory too; also what a flow must have sent to get a queue of its own.
+/// in memory too.
 pub const TRUST: u8 = 4;
 
 /// Frames without bulk payload after which a flow no longer counts as running.
 pub const IDLE_FRAMES: u8 = 16;
 
-/// Bulk flows, beside the first, that get a queue: each takes up to half a MiB and a system call.
+/// Flows that get a queue, beside the first: each takes up to half a MiB.
 pub const SPARE_QUEUES: usize = 15;
 
 /// Bytes of the pool for each: a run of adjacent pages (`mem`'s `HOT_PAGES`), and as much in use.
 pub const QUEUE_BYTES: usize = 4 << 20;
 
 /// Bulk frames after which a flow no longer counts as running beside another.
-pub const RECENT_FRAMES: u64 = 64;
+pub const RECENT_FRAMES: u8 = 64;
 
-/// Bulk flows without a queue of their own that are remembered: as many as can be running.
-pub const RECENT_FLOWS: usize = RECENT_FRAMES as usize;
-
-/// Bulk frames of others (some 60 MB of super-frames) after which a flow's queue may be given away.
-pub const FLOW_IDLE: u64 = 1024;
+/// How long a flow sends nothing, acknowledgements included, before its queue may be given away and
+/// detached. With a queue beside the first the kernel classifies each frame, also the small ones.
+pub const QUEUE_IDLE: Duration = Duration::from_secs(1);
 
 /// Frames read from one queue before the others have their turn, if there are several.
 pub const QUEUE_BURST: usize = 8;
@@ -60,4 +60,4 @@ pub const MOVE_FRAMES: usize = 1024;
 /// How often, and how far apart, the driver checks whether a new address is in use.
 pub const SETTLE_TRIES: usize = 200;
 /// The pause between two tries.
-pub const SETTLE_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
+pub const SETTLE_PAUSE: Duration = Duration::from_millis(1);

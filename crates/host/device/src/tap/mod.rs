@@ -129,11 +129,11 @@ impl Device for Tap {
 
     fn transmit(
         &mut self,
-        _now: Instant,
+        now: Instant,
         frames: &mut VecDeque<PacketBuf>,
         ledger: &mut CopyLedger,
     ) -> Result<(), DeviceError> {
-        self.send_all(frames, ledger)
+        self.send_all(now, frames, ledger)
     }
 
     fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
@@ -144,12 +144,12 @@ impl Device for Tap {
 
     fn receive(
         &mut self,
-        _now: Instant,
+        now: Instant,
         frames: &mut VecDeque<PacketBuf>,
         max: usize,
         ledger: &mut CopyLedger,
     ) -> Result<usize, DeviceError> {
-        self.receive_burst(frames, max, ledger)
+        self.receive_burst(now, frames, max, ledger)
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {

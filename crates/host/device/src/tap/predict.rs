@@ -10,7 +10,7 @@
 
 use pagewire_mem::PAGE_SIZE;
 
-use super::limits::{IDLE_FRAMES, SMALL_PAYLOAD, TRUST};
+use super::limits::{IDLE_FRAMES, RECENT_FRAMES, SMALL_PAYLOAD, TRUST};
 use pagewire_mem::link::headers::{Layout, TCP_FIN, TCP_SYN, Transport};
 
 /// Ethernet, IPv4, TCP with time stamps.
@@ -65,11 +65,23 @@ pub(super) struct Predictor {
     /// Frames since the last with bulk payload, counted up to `IDLE_FRAMES`.
     idle: u8,
     fresh: bool,
+    /// The flow of the last bulk frame, also if that was long ago.
+    last: Option<FlowKey>,
+    /// Rises by `RECENT_FRAMES` when a bulk frame is another flow's than the last, falls by one otherwise.
+    turns: u8,
 }
 
 impl Predictor {
     pub(super) fn new() -> Self {
-        Self { header: FIRST_GUESS, flow: None, streak: TRUST, idle: IDLE_FRAMES, fresh: false }
+        Self {
+            header: FIRST_GUESS,
+            flow: None,
+            streak: TRUST,
+            idle: IDLE_FRAMES,
+            fresh: false,
+            last: None,
+            turns: 0,
+        }
     }
 
     /// A predictor for a queue of one flow, whose headers have `len` bytes.
@@ -85,6 +97,16 @@ impl Predictor {
     /// Whether the next payload should start a page instead of following the last.
     pub(super) fn wants_fresh_page(&self) -> bool {
         self.fresh
+    }
+
+    /// Whether bulk flows take turns: one that begins after another has ended is no turn.
+    #[inline]
+    pub(super) fn is_mixed(&self) -> bool {
+        self.turns > RECENT_FRAMES
+    }
+
+    pub(super) fn forget_turns(&mut self) {
+        self.turns = 0;
     }
 
     pub(super) fn observe(&mut self, seen: &Seen<'_>) -> Verdict {
@@ -108,6 +130,11 @@ impl Predictor {
             (None, None) => TRUST,
             (None, Some(_)) => 0,
         };
+        self.turns = match self.last {
+            Some(last) if key != Some(last) => (self.turns + RECENT_FRAMES).min(2 * RECENT_FRAMES),
+            _ => self.turns.saturating_sub(1),
+        };
+        self.last = key;
         self.idle = 0;
         self.header = layout.payload.clamp(HEADER_RANGE.0, HEADER_RANGE.1);
         let last = flags & TCP_FIN != 0;

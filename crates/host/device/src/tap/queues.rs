@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   queue 0             queue 0 of the interface, the default, and all its small frames
-//!   queue 1, 2, …       one bulk flow of queue 0 each                          --> bulk_flows
+//!   queue 1, 2, …       one mapped flow of queue 0 each                        --> bulk_flows
 //!   queue n, n-1, …     queues 1, 2, … of the interface, once they have memory  --> the rules
 //! ```
 //!
@@ -22,11 +22,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pagewire_mem::{PAGE_SIZE, PacketBuf, PageWriter};
+use pagewire_mem::{Instant, PAGE_SIZE, PacketBuf, PageWriter};
 use rustix::event::{Timespec, epoll};
 
-use super::bulk_flows::BulkFlows;
-use super::limits::{MOVE_FRAMES, QUEUE_BURST, QUEUE_BYTES, SPARE_QUEUES};
+use super::bulk_flows::{BulkFlows, Way};
+use super::limits::{MOVE_FRAMES, QUEUE_BURST, QUEUE_BYTES, QUEUE_IDLE, SPARE_QUEUES};
 use super::predict::Predictor;
 use super::sys;
 use pagewire_mem::link::{Level, Steering};
@@ -66,14 +66,14 @@ pub(super) struct TapQueues {
     /// Attached queues, all read: the kernel may deliver anything there; and the index of the next.
     active: Vec<usize>,
     pub(super) next: usize,
+    /// When queues without a flow are looked for next.
+    tidy_at: Instant,
     /// Queues attached for queues of the interface, one bit each.
     attached: Arc<AtomicU32>,
     /// `changes` of the rules, when last read.
     seen: u64,
     /// Attaches (`true`) or detaches a queue.
     attach: SetAttached,
-    /// Spare queues that have sent nothing for their flow yet, one bit each.
-    unused: u32,
     /// Queues that wait for frames of the first queue ([`TapQueue::behind`]), one bit each.
     moving: u32,
 }
@@ -106,10 +106,10 @@ impl TapQueues {
             ready,
             active: vec![0],
             next: 0,
+            tidy_at: Instant::ZERO,
             attached: Arc::default(),
             seen: 0,
             attach: sys::set_attached,
-            unused: 0,
             moving: 0,
         })
     }
@@ -197,28 +197,32 @@ impl TapQueues {
     }
 
     /// The queue by which a frame is to leave. Its answers belong to `queue` of the interface.
-    pub(super) fn fd_for(&mut self, packet: &PacketBuf, interface_queue: usize) -> BorrowedFd<'_> {
-        let dedicated = self.index_of(interface_queue);
-        let index = dedicated.unwrap_or_else(|| self.bulk_flows.queue_of(packet));
-        let spare = index.checked_sub(1).and_then(|i| self.spare.get_mut(i));
-        if self.unused & bit(index) != 0
-            && let Some((_, queue)) = spare
-        {
-            self.unused &= !bit(index);
-            self.moving |= bit(index);
-            queue.behind = MOVE_FRAMES;
-        }
+    pub(super) fn fd_for(
+        &mut self,
+        now: Instant,
+        packet: &PacketBuf,
+        interface_queue: usize,
+    ) -> BorrowedFd<'_> {
+        let mixed = self.first.1.predictor.is_mixed();
+        let index = match self.index_of(interface_queue) {
+            Some(dedicated) => dedicated,
+            None => match self.bulk_flows.way_of(now, packet, mixed) {
+                Way::First => 0,
+                Way::Own(index) => index,
+                Way::New(index) => self.open(index),
+            },
+        };
         let spare = index.checked_sub(1).and_then(|i| self.spare.get(i));
         spare.unwrap_or(&self.first).0.as_fd()
     }
 
-    /// Reads up to `max` frames with `read` (`None`: one was dropped; beside a frame, the queue of
-    /// the interface that its flow belongs to), from the queues that have some, in turn, until all are empty.
+    /// Reads up to `max` frames with `read` (`None`: one was dropped), from the queues that have some, in
+    /// turn, until all are empty.
     /// Dropped frames count as well: a flood of them ends the burst.
     pub(super) fn read_each(
         &mut self,
         max: usize,
-        mut read: impl FnMut(BorrowedFd<'_>, &mut TapQueue) -> io::Result<Option<(PacketBuf, usize)>>,
+        mut read: impl FnMut(BorrowedFd<'_>, &mut TapQueue) -> io::Result<Option<PacketBuf>>,
         mut take: impl FnMut(PacketBuf),
     ) -> io::Result<()> {
         let (mut left, mut more) = (max, true);
@@ -267,7 +271,7 @@ impl TapQueues {
         &mut self,
         at: usize,
         burst: usize,
-        read: &mut impl FnMut(BorrowedFd<'_>, &mut TapQueue) -> io::Result<Option<(PacketBuf, usize)>>,
+        read: &mut impl FnMut(BorrowedFd<'_>, &mut TapQueue) -> io::Result<Option<PacketBuf>>,
         take: &mut impl FnMut(PacketBuf),
     ) -> io::Result<usize> {
         for came in 0..burst {
@@ -280,14 +284,7 @@ impl TapQueues {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
                 Ok(None) => {}
-                Ok(Some((packet, interface_queue))) => {
-                    if interface_queue == 0
-                        && let Some(index) = self.bulk_flows.note(at, &packet)
-                    {
-                        self.open(index, packet.head().len());
-                    }
-                    take(packet);
-                }
+                Ok(Some(packet)) => take(packet),
             }
         }
         Ok(burst)
@@ -306,23 +303,49 @@ impl TapQueues {
         }
     }
 
-    /// Attaches the queue that a flow just got, for headers of the given length.
-    fn open(&mut self, index: usize, headers: usize) {
-        let Some((fd, _)) = index.checked_sub(1).and_then(|i| self.spare.get(i)) else { return };
+    /// Attaches the queue that a flow just got. Returns the flow's queue: the first, if that fails.
+    fn open(&mut self, index: usize) -> usize {
+        let headers = self.first.1.predictor.header_len();
+        let Some((fd, queue)) = index.checked_sub(1).and_then(|i| self.spare.get_mut(i)) else {
+            return 0;
+        };
         if !self.active.contains(&index) {
             if attach(self.attach, self.ready.as_ref(), fd, index).is_err() {
                 // The flow's frames still come by the first queue; those of lower queues by theirs.
                 self.bulk_flows.give_up_from(index);
-                return;
+                return 0;
             }
-            self.read_from(index);
+            self.active.push(index);
         }
-        let Some((_, queue)) = index.checked_sub(1).and_then(|i| self.spare.get_mut(i)) else {
-            return;
-        };
-        self.unused |= bit(index);
         queue.predictor = Predictor::for_headers(headers);
         queue.bulk.align();
+        queue.behind = MOVE_FRAMES;
+        self.moving |= bit(index);
+        index
+    }
+
+    /// Detaches queues that have no flow any more, so that the kernel need not classify frames for them. Only
+    /// the one that was attached last goes: the kernel would give its number to the gap that another leaves.
+    pub(super) fn tidy(&mut self, now: Instant) {
+        if self.active.len() == 1 || now < self.tidy_at {
+            return;
+        }
+        self.tidy_at = now + QUEUE_IDLE;
+        // Frames in a detached queue would be lost.
+        let waiting = self.waiting().unwrap_or(u32::MAX);
+        while let Some(&index) = self.active.last()
+            && let Some((fd, queue)) = index.checked_sub(1).and_then(|i| self.spare.get_mut(i))
+            && self.bulk_flows.is_idle(now, index)
+            && waiting & bit(index) == 0
+            && (self.attach)(fd.as_fd(), false).is_ok()
+        {
+            queue.bulk.abandon();
+            self.bulk_flows.release(index);
+            self.moving &= !bit(index);
+            self.attached.fetch_and(!bit(index), Ordering::Relaxed);
+            self.active.pop();
+            self.first.1.predictor.forget_turns();
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use pagewire_mem::{
     PagePool, Region,
 };
 
-use super::limits::{MOVE_FRAMES, VNET_HEADER};
+use super::limits::{MOVE_FRAMES, QUEUE_IDLE, VNET_HEADER};
 use super::*;
 use pagewire_mem::link::{HeaderSplit, QueueMemory, Rule};
 use pagewire_testkit::frames::{bytes_of, ip, to_send};
@@ -24,6 +24,7 @@ const OTHER: u16 = 9001;
 
 struct Rig {
     tap: Tap,
+    now: Instant,
     /// The other ends: of the first queue, then of the spare ones.
     kernel: Vec<UnixDatagram>,
     ledger: CopyLedger,
@@ -70,7 +71,7 @@ impl Rig {
         queues.attach_by(attach);
         let pool = PagePool::new("test", 8 << 20).unwrap();
         let tap = Tap::over(queues, "test".into(), [2, 0, 0, 0, 0, 2], capabilities, pool);
-        Self { tap, kernel, ledger: CopyLedger::new(), seq: 1 }
+        Self { tap, now: Instant::ZERO, kernel, ledger: CopyLedger::new(), seq: 1 }
     }
 
     /// Gives queue 1 of the interface `pages` pages, and the flows to `PORT`.
@@ -93,7 +94,7 @@ impl Rig {
 
     fn poll(&mut self) -> VecDeque<PacketBuf> {
         let mut out = VecDeque::new();
-        self.tap.receive(Instant::ZERO, &mut out, 64, &mut self.ledger).unwrap();
+        self.tap.receive(self.now, &mut out, 64, &mut self.ledger).unwrap();
         out
     }
 
@@ -112,10 +113,10 @@ impl Rig {
         self.kernel[queue].send(&[&[0; VNET_HEADER][..], frame].concat()).unwrap();
     }
 
-    /// By which queue an answer from `port` leaves.
+    /// By which queue an answer from `port` leaves, whose application maps what it receives.
     fn queue_of_answer(&mut self, port: u16) -> usize {
         let mut frames = VecDeque::from([answer(port)]);
-        self.tap.transmit(Instant::ZERO, &mut frames, &mut self.ledger).unwrap();
+        self.tap.transmit(self.now, &mut frames, &mut self.ledger).unwrap();
         let mut buffer = [0; VNET_HEADER + HEAD_CAPACITY];
         let came = |end: &UnixDatagram| end.recv(&mut buffer).is_ok();
         self.kernel.iter().position(came).expect("it left")
@@ -138,7 +139,9 @@ fn frame(from: u16, to: u16, seq: u32, payload: usize) -> Vec<u8> {
 }
 
 fn answer(port: u16) -> PacketBuf {
-    to_send(&frame(port, 4000, 1, 0), 66)
+    let mut packet = to_send(&frame(port, 4000, 1, 0), 66);
+    packet.maps = true;
+    packet
 }
 
 /// The sequence number of a frame of `frame`.
@@ -233,18 +236,54 @@ given! {
         rig.receive(QUEUE, PORT, 5000);
     }
     frames_of_a_flow_that_gets_a_queue_stay_in_order {
-        let port = spread(&mut rig);
+        take_turns(&mut rig, 3);
         // Behind some frames of others, two of the flow are still in the first queue.
         for n in 0..8 {
-            let port = if n < 6 { OTHER + 9 } else { port };
+            let port = if n < 6 { OTHER + 9 } else { OTHER };
             rig.put(0, &frame(4000, port, n, 100));
         }
-        assert_eq!(rig.queue_of_answer(port), 1);
-        rig.put(1, &frame(4000, port, 8, 100));
+        assert_eq!(rig.queue_of_answer(OTHER), 1);
+        rig.put(1, &frame(4000, OTHER, 8, 100));
         // Whichever queue has its turn.
         rig.tap.queues.next = 1;
         let seqs: Vec<u32> = rig.poll().iter().map(seq).collect();
         assert_eq!(seqs, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+    queues_without_a_flow_for_a_second_are_detached_the_last_one_first {
+        take_turns(&mut rig, 3);
+        let [first, second] = [OTHER, OTHER + 1].map(|port| rig.queue_of_answer(port));
+        assert_eq!((first, second, attached_queues()), (1, 2, 2));
+        let wait = |rig: &mut Rig, sends: Option<u16>| {
+            for _ in 0..4 {
+                rig.now = rig.now + QUEUE_IDLE / 2;
+                sends.map(|port| rig.queue_of_answer(port));
+                rig.poll();
+            }
+            attached_queues()
+        };
+        // Another one's number would change if the first queue went.
+        assert_eq!(wait(&mut rig, Some(OTHER + 1)), 2);
+        assert_eq!(wait(&mut rig, Some(OTHER)), 1);
+        assert_eq!(wait(&mut rig, None), 0);
+        assert_eq!(rig.queue_of_answer(OTHER), 0, "alone now");
+        take_turns(&mut rig, 3);
+        assert_eq!((rig.queue_of_answer(OTHER), attached_queues()), (1, 1));
+        rig.receive(1, OTHER, 5000);
+    }
+    flows_one_after_the_other_do_not_take_turns {
+        for flow in 0..3 {
+            for _ in 0..70 {
+                rig.receive(0, OTHER + flow, 20_000);
+                assert_eq!(rig.queue_of_answer(OTHER + flow), 0);
+            }
+        }
+    }
+    a_queue_that_has_a_frame_is_not_detached {
+        take_turns(&mut rig, 3);
+        assert_eq!(rig.queue_of_answer(OTHER), 1);
+        rig.now = rig.now + QUEUE_IDLE * 2;
+        rig.receive(1, OTHER, 5000);
+        assert_eq!(attached_queues(), 1);
     }
 }
 
@@ -252,22 +291,15 @@ given! {
 fn bulk_flows_get_the_queues_that_are_left() {
     let mut rig = Rig::new();
     let lease = rig.bind(256);
-    for _ in 0..100 {
-        for other in 1..6 {
-            rig.receive(0, OTHER + other, 20_000);
-        }
-        assert!(is_in(&lease, &rig.receive(QUEUE, PORT, 20_000)));
-    }
+    take_turns(&mut rig, 6);
+    assert!(is_in(&lease, &rig.receive(QUEUE, PORT, 20_000)));
     let mut queues: Vec<usize> = (1..6).map(|other| rig.queue_of_answer(OTHER + other)).collect();
     queues.sort_unstable();
     assert_eq!(queues, [0, 0, 0, 1, 2], "all but the dedicated one");
     assert_eq!(rig.queue_of_answer(PORT), QUEUE);
     drop(rig.tap.steering().unwrap().unbind(1));
-    for _ in 0..100 {
-        for other in 1..6 {
-            rig.receive(0, OTHER + other, 20_000);
-        }
-    }
+    rig.poll();
+    take_turns(&mut rig, 6);
     assert!((1..6).any(|other| rig.queue_of_answer(OTHER + other) == QUEUE), "that one too, now");
 }
 
@@ -281,11 +313,7 @@ fn memory() -> QueueMemory {
 fn a_queue_that_cannot_be_attached_leaves_those_before_it_to_their_flows() {
     for attachable in 0..SPARE {
         let mut rig = Rig::with_attachable(attachable);
-        for _ in 0..100 {
-            for flow in 0..4 {
-                rig.receive(0, OTHER + flow, 20_000);
-            }
-        }
+        take_turns(&mut rig, 4);
         let mut queues: Vec<usize> = (0..4).map(|flow| rig.queue_of_answer(OTHER + flow)).collect();
         queues.sort_unstable();
         queues.dedup();
@@ -312,27 +340,31 @@ fn a_queue_that_cannot_be_attached_refuses_its_memory_and_says_why() {
     assert_eq!(rig.tap.steering().unwrap().bind(2, memory()), Ok(()), "later it can");
 }
 
-/// Flows to `OTHER` and to the ports after it get queues; returns the port of the one that has queue 1.
-fn spread(rig: &mut Rig) -> u16 {
-    for _ in 0..100 {
-        for flow in 0..3 {
+/// Bulk flows to `OTHER` and to the ports after it come by the first queue, in turns.
+fn take_turns(rig: &mut Rig, flows: u16) {
+    for _ in 0..5 {
+        for flow in 0..flows {
             rig.receive(0, OTHER + flow, 20_000);
         }
     }
-    let mut ports = OTHER..OTHER + 3;
-    let port = ports.find(|&port| rig.tap.queues.bulk_flows.queue_of(&answer(port)) == 1);
-    port.expect("it has queue 1")
+}
+
+/// How many spare queues are attached.
+fn attached_queues() -> usize {
+    usize::MAX - ATTACHABLE.get()
 }
 
 #[test]
 fn a_queue_is_read_although_the_first_queue_is_never_empty() {
     let mut rig = Rig::new();
-    let port = spread(&mut rig);
+    take_turns(&mut rig, 3);
+    rig.queue_of_answer(OTHER + 1);
+    rig.poll();
     let queues = &mut rig.tap.queues;
     let spare: Vec<_> = queues.spare.iter().map(|(fd, _)| fd.as_raw_fd()).collect();
     let position = |fd: BorrowedFd<'_>| spare.iter().position(|&other| other == fd.as_raw_fd());
-    // The queue has sent for its flow: what comes by it now may be younger than what is in the first.
-    queues.fd_for(&answer(port), 0);
+    // Another flow gets the second spare queue: what comes by it may be younger than what is in the first.
+    queues.fd_for(Instant::ZERO, &answer(OTHER), 0);
     // Nothing is taken out of the queues: all have frames all the time.
     for end in &rig.kernel {
         end.send(&[0]).unwrap();
@@ -345,7 +377,7 @@ fn a_queue_is_read_although_the_first_queue_is_never_empty() {
                     first += 1;
                     return Ok(None);
                 }
-                Some(0) => &mut moved,
+                Some(1) => &mut moved,
                 Some(_) => &mut others,
             };
             since.get_or_insert(first);

@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use pagewire_mem::{CopyLedger, CopyReason, FragVec, HEAD_CAPACITY, PacketBuf};
+use pagewire_mem::{CopyLedger, CopyReason, FragVec, HEAD_CAPACITY, Instant, PacketBuf};
 use rustix::io::Errno;
 
 use super::limits::{MAX_FRAME, SMALL_PAYLOAD, VNET_HEADER};
@@ -33,6 +33,7 @@ impl Tap {
     #[inline]
     pub(super) fn receive_burst(
         &mut self,
+        now: Instant,
         frames: &mut VecDeque<PacketBuf>,
         max: usize,
         ledger: &mut CopyLedger,
@@ -40,6 +41,7 @@ impl Tap {
         let Self { queues, counters, receiver, steering, .. } = self;
         receiver.pool.drain();
         queues.dedicate(steering);
+        queues.tidy(now);
         steering.drain();
         let mut received = 0;
         let read = |fd: BorrowedFd<'_>, queue: &mut TapQueue| {
@@ -63,8 +65,7 @@ impl Tap {
 }
 
 impl Receiver {
-    /// Receives one frame by a queue of the tap, and returns the queue of the interface that its flow belongs
-    /// to; `None`: one was dropped, and counted.
+    /// Receives one frame by a queue of the tap; `None`: one was dropped, and counted.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -72,7 +73,7 @@ impl Receiver {
         steering: &mut Steering,
         counters: &mut DeviceCounters,
         ledger: &mut CopyLedger,
-    ) -> io::Result<Option<(PacketBuf, usize)>> {
+    ) -> io::Result<Option<PacketBuf>> {
         if queue.predictor.wants_fresh_page() {
             queue.bulk.align();
         }
@@ -102,11 +103,11 @@ impl Receiver {
         let packet = self.packet(queue, about, len, guess.min(len), counters, ledger);
         let placed = packet.and_then(|packet| self.judge(packet, queue, steering, ledger));
         match placed {
-            Ok((packet, interface_queue)) => {
+            Ok(packet) => {
                 counters.rx_frames += 1;
                 counters.rx_bytes += len as u64;
                 ledger.note(CopyReason::DeviceRx, packet.frag_len());
-                Ok(Some((packet, interface_queue)))
+                Ok(Some(packet))
             }
             Err(Lost::Malformed) => {
                 counters.rx_dropped_malformed += 1;
@@ -144,15 +145,15 @@ impl Receiver {
         queue.bulk.reserve(&mut self.pool, bytes)
     }
 
-    /// Finds the queue that a frame's flow belongs to. On return the payload lies in that queue's memory,
-    /// or in the default queue's; otherwise it was copied out.
+    /// Finds the queue of the interface that a frame's flow belongs to. On return the payload lies in that
+    /// queue's memory, or in the default queue's; otherwise it was copied out.
     fn judge(
         &mut self,
         mut packet: PacketBuf,
         queue: &TapQueue,
         steering: &mut Steering,
         ledger: &mut CopyLedger,
-    ) -> Result<(PacketBuf, usize), Lost> {
+    ) -> Result<PacketBuf, Lost> {
         let interface_queue = steering.queue_of(packet.head());
         let payload = packet.frag_len();
         let registered = queue.registered.as_ref().filter(|_| !queue.short);
@@ -171,7 +172,7 @@ impl Receiver {
                 self.move_out(&mut packet, ledger).ok_or(Lost::Memory)?;
             }
         }
-        Ok((packet, interface_queue))
+        Ok(packet)
     }
 
     /// Moves a frame's payload out of registered memory, whose application sees its own flows only.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use pagewire_mem::{CopyLedger, CopyReason, PacketBuf};
+use pagewire_mem::{CopyLedger, CopyReason, Instant, PacketBuf};
 use rustix::io::Errno;
 
 use super::limits::{MAX_FRAME, VNET_HEADER};
@@ -25,11 +25,12 @@ impl Tap {
     #[inline]
     pub(super) fn send_all(
         &mut self,
+        now: Instant,
         frames: &mut VecDeque<PacketBuf>,
         ledger: &mut CopyLedger,
     ) -> Result<(), DeviceError> {
         while let Some(packet) = frames.front() {
-            let sent = self.send(packet, ledger)?;
+            let sent = self.send(now, packet, ledger)?;
             if let Sent::NoRoom = sent {
                 break;
             }
@@ -44,7 +45,12 @@ impl Tap {
         Ok(())
     }
 
-    fn send(&mut self, packet: &PacketBuf, ledger: &mut CopyLedger) -> Result<Sent, DeviceError> {
+    fn send(
+        &mut self,
+        now: Instant,
+        packet: &PacketBuf,
+        ledger: &mut CopyLedger,
+    ) -> Result<Sent, DeviceError> {
         let len = packet.len();
         let Some(header) = vnet::encode(packet).filter(|_| len <= MAX_FRAME) else {
             self.counters.tx_dropped_error += 1;
@@ -59,7 +65,7 @@ impl Tap {
             place.copy_from_slice(head);
         }
         let front = front.get(..VNET_HEADER + head.len()).unwrap_or_default();
-        let fd = self.queues.fd_for(packet, self.steering.queue_of_sent(packet.head()));
+        let fd = self.queues.fd_for(now, packet, self.steering.queue_of_sent(packet.head()));
         loop {
             self.counters.syscalls += 1;
             let error = match sys::write_frame(fd, front, packet.frags()) {
