@@ -144,8 +144,8 @@ impl Predictor {
             }
             _ => None,
         };
-        // Datagrams share pages unless two hardly would.
-        let roomy = !tcp && payload < PAGE_SIZE / 2;
+        // Datagrams share pages unless two hardly would, and so do segments of flows that take turns.
+        let roomy = (!tcp || self.is_mixed()) && payload < PAGE_SIZE / 2;
         self.fresh = missed || last || !(roomy || self.streak == TRUST && self.flow.is_some());
         Verdict::Keep { aligned }
     }

@@ -198,6 +198,16 @@ given! {
         let counters = rig.tap.counters();
         assert!(counters.rx_aligned_bytes >= counters.rx_payload_bytes * 98 / 100);
     }
+    short_segments_of_flows_that_take_turns_share_pages {
+        let mut held = Vec::new();
+        for i in 0..200 {
+            for ports in [80, 81] {
+                held.push(rig.take(&Frame { ports, ..Frame::tcp(1 + i * 1448, 1448) }));
+            }
+        }
+        let least = held.len() * 1448 / PAGE_SIZE;
+        assert!(rig.tap.pool_audit().unwrap().out < 2 * least, "one page each would be 400");
+    }
     connection_that_begins_gets_a_fresh_page_and_its_own_header_length {
         for v6 in [false, true] {
             rig.take(&Frame { v6, flags: 0x12, ..Frame::tcp(0, 0) });
