@@ -4,11 +4,15 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use etherparse::IpNumber;
 use pagewire_device::{Device, DeviceError, Tap, TapBuilder};
 use pagewire_mem::checksum::Checksum;
-use pagewire_mem::{CopyLedger, Instant, PacketBuf, RxChecksum, TxChecksum};
+use pagewire_mem::link::QueueMemory;
+use pagewire_mem::{
+    CopyLedger, Instant, PAGE_SIZE, PacketBuf, PagePool, Region, RxChecksum, TxChecksum,
+};
 use pagewire_testkit::frames::{self, bytes_of};
 use pagewire_testkit::{Netns, ip};
 
@@ -258,6 +262,32 @@ fn each_queue_of_several_sends() {
             let mut buffer = [0; 16];
             let (n, from) = socket.recv_from(&mut buffer).unwrap();
             assert_eq!((n, buffer[0], from.port()), (1, i as u8, port));
+        }
+    });
+}
+
+#[test]
+fn a_tap_works_on_when_queues_were_attached_and_detached_again() {
+    in_namespace(|| {
+        let mut link = Link::new(tap(1500));
+        let (me, peer) = ends(&link.tap, false);
+        let mut at = Instant::ZERO;
+        for _ in 0..3 {
+            for queue in 1..4 {
+                let region = Region::memfd("queue", 64 * PAGE_SIZE).unwrap();
+                let memory = QueueMemory::new(PagePool::over(region).unwrap());
+                link.tap.steering().unwrap().bind(queue, memory).unwrap();
+            }
+            link.poll();
+            (1..4).for_each(|queue| drop(link.tap.steering().unwrap().unbind(queue)));
+            // Nobody uses the queues for some seconds.
+            for _ in 0..4 {
+                at = at + Duration::from_secs(1);
+                link.tap.receive(at, &mut link.inbox, 64, &mut link.ledger).unwrap();
+            }
+            link.send(datagram(me, peer, 1, &[8, 0, 0xf7, 0xfc, 0, 1, 0, 2]));
+            let answer = link.wait(&me, |packet| carries(packet, 1));
+            assert_eq!(bytes_of(&answer)[34], 0);
         }
     });
 }
