@@ -217,8 +217,7 @@ impl TapQueues {
     }
 
     /// Reads up to `max` frames with `read` (`None`: one was dropped), from the queues that have some, in
-    /// turn, until all are empty.
-    /// Dropped frames count as well: a flood of them ends the burst.
+    /// turn, until all are empty. Dropped frames count as well: a flood of them ends the burst.
     pub(super) fn read_each(
         &mut self,
         max: usize,
@@ -255,8 +254,7 @@ impl TapQueues {
         Ok(())
     }
 
-    /// The attached queues that have frames, one bit each. A single queue is not asked beforehand: a system
-    /// call that finds many queues empty is one too many for one.
+    /// The attached queues that have frames, one bit each. A tap with one attached queue saves the call.
     fn waiting(&self) -> io::Result<u32> {
         let Some(ready) = self.ready.as_ref().filter(|_| self.active.len() > 1) else {
             return Ok(bit(0));
