@@ -42,7 +42,7 @@ pub struct TapBuilder {
 /// another (over a Unix socket), which [adopts](TapBuilder::adopt) it and has no rights there.
 #[derive(Debug)]
 pub struct TapParts {
-    /// The queues: the first is attached, the others are not, and are for bulk flows.
+    /// The queues: the first is attached, the others are not, and are for mapped flows.
     pub queues: Vec<OwnedFd>,
     /// Name of the network device.
     pub name: String,

@@ -316,7 +316,7 @@ fn a_tap_made_in_another_namespace_is_adopted_with_its_routes_and_works_from_her
         let maker = thread::spawn(|| Netns::new().inside(inside));
         let parts = made.recv().unwrap();
         assert!(!exists("pwtest1"), "it is not here");
-        assert!(parts.queues.len() > 1, "it has queues for bulk flows");
+        assert!(parts.queues.len() > 1, "it has queues for mapped flows");
         let tap = TapBuilder::new().adopt(parts).unwrap();
         assert_eq!((tap.name(), tap.capabilities().mtu), ("pwtest1", 1500));
         let (me, peer) = ends(&tap, false);
