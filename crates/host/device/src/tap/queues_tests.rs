@@ -255,7 +255,7 @@ given! {
         assert_eq!((first, second, attached_queues()), (1, 2, 2));
         let wait = |rig: &mut Rig, sends: Option<u16>| {
             for _ in 0..4 {
-                rig.now = rig.now + QUEUE_IDLE / 2;
+                rig.now += QUEUE_IDLE / 2;
                 sends.map(|port| rig.queue_of_answer(port));
                 rig.poll();
             }
@@ -281,7 +281,7 @@ given! {
     a_queue_that_has_a_frame_is_not_detached {
         take_turns(&mut rig, 3);
         assert_eq!(rig.queue_of_answer(OTHER), 1);
-        rig.now = rig.now + QUEUE_IDLE * 2;
+        rig.now += QUEUE_IDLE * 2;
         rig.receive(1, OTHER, 5000);
         assert_eq!(attached_queues(), 1);
     }

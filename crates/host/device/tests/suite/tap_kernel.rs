@@ -282,7 +282,7 @@ fn a_tap_works_on_when_queues_were_attached_and_detached_again() {
             (1..4).for_each(|queue| drop(link.tap.steering().unwrap().unbind(queue)));
             // Nobody uses the queues for some seconds.
             for _ in 0..4 {
-                at = at + Duration::from_secs(1);
+                at += Duration::from_secs(1);
                 link.tap.receive(at, &mut link.inbox, 64, &mut link.ledger).unwrap();
             }
             link.send(datagram(me, peer, 1, &[8, 0, 0xf7, 0xfc, 0, 1, 0, 2]));
