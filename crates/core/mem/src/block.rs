@@ -86,11 +86,13 @@ impl Pages {
     }
 
     /// The number of pages: at most a group.
+    #[inline]
     pub(crate) fn count(&self) -> u8 {
         (self.len / PAGE_SIZE) as u8
     }
 
     /// The byte at `at`, which is at most `len`.
+    #[inline]
     pub(crate) fn address(&self, at: usize) -> NonNull<u8> {
         debug_assert!(at <= self.len);
         // SAFETY: `start..start + len` lies in the pool's region, and `at <= len`.

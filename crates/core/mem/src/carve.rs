@@ -64,19 +64,20 @@ impl Carver {
         Some(Room { carver: self, len, whole })
     }
 
-    /// Starts a page: the block's next, else the oldest full one that is free, else a new one.
+    /// Starts a page: the oldest full one that is free, else the block's next, else one of a new block. Frames
+    /// that are consumed within a burst stay in the first-level cache.
     #[cold]
     fn renew(&mut self, pool: &mut PagePool) -> Option<()> {
         self.full.extend(self.page.take());
         self.next = 0;
-        self.page = self.ahead.pop_front();
-        if self.page.is_some() {
-            return Some(());
-        }
         // `get_mut` acquires what other holders released: their reads happen before the next writes.
         if self.full.front_mut().is_some_and(|page| Arc::get_mut(page).is_some()) {
             self.page = self.full.pop_front();
             self.reused += 1;
+            return Some(());
+        }
+        self.page = self.ahead.pop_front();
+        if self.page.is_some() {
             return Some(());
         }
         while self.full.len() > KEPT_PAGES {
@@ -124,6 +125,7 @@ pub struct Room<'a> {
 
 impl Room<'_> {
     /// The bytes, with their old content until they are written.
+    #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let Some(block) = &self.carver.page else { return &mut [] };
         let from = block.pages.address(self.carver.next);
@@ -136,6 +138,7 @@ impl Room<'_> {
 
     /// Turns `range` of the bytes into a fragment; a range beyond the end is truncated. The rest of
     /// the room stays unused. An empty range takes nothing.
+    #[inline(always)]
     pub fn commit(self, range: Range<usize>) -> Frag {
         let end = range.end.min(self.len);
         let start = range.start.min(end);

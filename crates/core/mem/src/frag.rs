@@ -112,6 +112,7 @@ impl Frag {
     ///
     /// # Safety
     /// As [`from_raw`](Self::from_raw), with the block as what keeps the bytes, which are private.
+    #[inline(always)]
     pub(crate) unsafe fn from_block(ptr: NonNull<u8>, len: usize, block: Arc<Block>) -> Self {
         let (access, pages) = (Access::Private, block.pages.count());
         Self { ptr, len: len as u32, piece: 0, pages, access, hold: Hold::Carved(block) }
@@ -173,6 +174,7 @@ impl Frag {
     }
 
     /// Bytes of memory that it keeps from reuse: whole pages of a pool, otherwise its length.
+    #[inline]
     pub fn pinned(&self) -> usize {
         match &self.hold {
             Hold::Pages(_) if self.len > 0 => {

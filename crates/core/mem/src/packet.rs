@@ -120,28 +120,39 @@ impl PacketBuf {
     }
 
     /// The headers.
+    #[inline]
     pub fn head(&self) -> &[u8] {
         self.head.get(usize::from(self.start)..usize::from(self.end)).unwrap_or_default()
     }
 
     /// The headers, mutable.
+    #[inline]
     pub fn head_mut(&mut self) -> &mut [u8] {
         self.head.get_mut(usize::from(self.start)..usize::from(self.end)).unwrap_or_default()
     }
 
     /// Room in front of the headers, in bytes.
+    #[inline]
     pub fn headroom(&self) -> usize {
         usize::from(self.start)
     }
 
     /// Room behind the headers, in bytes.
+    #[inline]
     pub fn tailroom(&self) -> usize {
         HEAD_CAPACITY - usize::from(self.end)
     }
 
+    /// Bytes in the head: a difference, without the checks of a slice.
+    #[inline]
+    const fn head_len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+
     /// Bytes in the head and in all fragments.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.head().len() + self.frag_len as usize
+        self.head_len() + self.frag_len as usize
     }
 
     /// Whether there are none.
@@ -155,6 +166,7 @@ impl PacketBuf {
     }
 
     /// Makes room for `n` bytes in front of the head and returns it; `None` if there is too little.
+    #[inline]
     pub fn push(&mut self, n: usize) -> Option<&mut [u8]> {
         let start = usize::from(self.start).checked_sub(n)?;
         self.start = start as u16;
@@ -162,8 +174,9 @@ impl PacketBuf {
     }
 
     /// Removes `n` bytes from the front of the head; `false`, and no change, if it has fewer.
+    #[inline]
     pub fn pull(&mut self, n: usize) -> bool {
-        if n > self.head().len() {
+        if n > self.head_len() {
             return false;
         }
         self.start += n as u16;
@@ -171,6 +184,7 @@ impl PacketBuf {
     }
 
     /// Makes room for `n` header bytes behind the head; `None` if there is too little.
+    #[inline]
     pub fn append(&mut self, n: usize) -> Option<&mut [u8]> {
         if n > self.tailroom() {
             return None;
@@ -181,8 +195,9 @@ impl PacketBuf {
     }
 
     /// Truncates the head to its first `n` bytes.
+    #[inline]
     pub fn truncate_head(&mut self, n: usize) {
-        if n < self.head().len() {
+        if n < self.head_len() {
             self.end = self.start + n as u16;
         }
     }
@@ -195,7 +210,7 @@ impl PacketBuf {
 
     /// Adds a fragment at the end; returns it if there are [`MAX_FRAGS`] already, or if the sum of
     /// lengths would be too long. Empty fragments are dropped, adjacent ones merged.
-    #[inline]
+    #[inline(always)]
     pub fn push_frag(&mut self, frag: Frag) -> Result<(), Frag> {
         // The first one, which is the only one of most packets.
         if self.frags.is_empty() && !frag.is_empty() {
@@ -239,12 +254,12 @@ impl PacketBuf {
     /// [`HEAD_CAPACITY`]. Header bytes are not payload and not counted.
     #[inline]
     pub fn linearize(&mut self, n: usize) -> bool {
-        n <= self.head().len() || self.gather(n)
+        n <= self.head_len() || self.gather(n)
     }
 
     /// The slow part of `linearize`, where bytes have to move.
     fn gather(&mut self, n: usize) -> bool {
-        let have = self.head().len();
+        let have = self.head_len();
         let need = n - have;
         if n > self.len() || n > HEAD_CAPACITY {
             return false;
@@ -278,7 +293,7 @@ impl PacketBuf {
 
     /// Truncates the packet (head first, then fragments) to its first `n` bytes.
     pub fn truncate(&mut self, n: usize) {
-        let head = self.head().len();
+        let head = self.head_len();
         self.truncate_head(n);
         let mut left = n.saturating_sub(head);
         self.frags.retain(|frag| {

@@ -65,7 +65,7 @@ pub enum ParseError {
 }
 
 /// Finds the headers in the first bytes of a frame.
-#[inline]
+#[inline(always)]
 pub fn parse(frame: &[u8]) -> Result<Layout, ParseError> {
     let mut ip = ETHERNET;
     let mut ethertype = be16(frame, ip - 2)?;
@@ -92,6 +92,7 @@ pub fn parse_head(head: &[u8]) -> Result<Layout, ParseError> {
 }
 
 /// Finds the headers of the packet of this type that begins at `ip`.
+#[inline(always)]
 fn parse_packet(frame: &[u8], ip: usize, ethertype: u16) -> Result<Layout, ParseError> {
     let (protocol, transport_at, end, v6) = match ethertype {
         ETHERTYPE_IPV4 => {
@@ -201,6 +202,7 @@ impl Layout {
 }
 
 /// The value of a length field; 0 stands for a super-frame too long for it.
+#[inline]
 const fn length(field: u16) -> usize {
     match field {
         0 => MAX_SUPER_FRAME,
@@ -208,10 +210,12 @@ const fn length(field: u16) -> usize {
     }
 }
 
+#[inline]
 fn byte(frame: &[u8], at: usize) -> Result<u8, ParseError> {
     frame.get(at).copied().ok_or(ParseError::Need(at + 1))
 }
 
+#[inline]
 fn be16(frame: &[u8], at: usize) -> Result<u16, ParseError> {
     match frame.get(at..at + 2) {
         Some(&[high, low]) => Ok(u16::from_be_bytes([high, low])),
