@@ -19,8 +19,18 @@ use pagewire_mem::link::Medium;
 use pagewire_mem::link::headers::{self, Layout, Transport};
 use pagewire_mem::link::offload::{self, OffloadError};
 
-/// The last packet's destination, or why there is no packet.
-type Fate = Result<Verdict, PortDrop>;
+/// Why there is no packet.
+enum End {
+    /// The frame was taken, and dropped.
+    Dropped(PortDrop),
+    Failed(PortError),
+}
+
+impl From<PortError> for End {
+    fn from(error: PortError) -> Self {
+        Self::Failed(error)
+    }
+}
 
 /// Packets for the stack, each made in its final place: a packet has some 230 bytes.
 type FrameQueue = VecDeque<PacketBuf>;
@@ -67,23 +77,26 @@ impl Port {
             return Err(PortError::Down);
         }
         check(&offload, len)?;
-        if how.zerocopy
-            && let Some(fate) = self.refer(source, len, &offload, out)
-        {
-            let fate = fate?;
-            self.counters.zerocopy += 1;
-            self.send_on(fate, out);
-            return Ok(Path::ZeroCopy);
+        // A verdict of its own for each way: that of the usual way stays in a register.
+        if how.zerocopy {
+            let mut verdict = Verdict::Pass;
+            if let Some(done) = self.refer(source, len, &offload, out, &mut verdict) {
+                self.end(done, verdict, out)?;
+                self.counters.zerocopy += 1;
+                return Ok(Path::ZeroCopy);
+            }
         }
         if self.builds(len, how) {
-            let fate = self.build(source, len, &offload, out, ledger)?;
+            let mut verdict = Verdict::Pass;
+            let done = self.build(source, len, &offload, out, ledger, &mut verdict);
+            self.end(done, verdict, out)?;
             self.counters.built += 1;
-            self.send_on(fate, out);
             return Ok(Path::Built);
         }
-        let fate = self.account(source, len, how, &offload, out, ledger)?;
+        let mut verdict = Verdict::Pass;
+        let done = self.account(source, (len, how), &offload, out, ledger, &mut verdict);
+        self.end(done, verdict, out)?;
         self.counters.accounted += 1;
-        self.send_on(fate, out);
         Ok(Path::Accounted)
     }
 
@@ -107,6 +120,7 @@ impl Port {
 
     /// Builds a frame in place: into a page that several share, no charge. On failure, and if the
     /// hook drops it, nothing of the page is used up.
+    #[inline(always)]
     fn build<S: FrameSource>(
         &mut self,
         source: &mut S,
@@ -114,50 +128,54 @@ impl Port {
         offload: &Offload,
         out: &mut FrameQueue,
         ledger: &mut CopyLedger,
-    ) -> Result<Fate, PortError> {
+        verdict: &mut Verdict,
+    ) -> Result<(), End> {
         let (need, shown) = (HEADROOM + len + self.tailroom(), self.shown(len));
         let Some(mut room) = self.carver.room(&mut self.pool, need) else {
-            return self.take_headers(source, len, offload, out, ledger);
+            let mut seen = Verdict::Pass;
+            let done = self.take_headers(source, len, offload, out, ledger, &mut seen);
+            *verdict = seen;
+            return done;
         };
         let frame = Arriving { source, len, shown, medium: self.medium, offload };
-        let (verdict, payload) = match frame.take(&mut self.hook, room.bytes_mut(), out, ledger)? {
-            Ok(taken) => taken,
-            Err(reason) => return Ok(Err(reason)),
-        };
-        let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
+        let (mut start, mut end) = (0, 0);
+        let (bytes, payload) = (room.bytes_mut(), (&mut start, &mut end));
+        frame.take(&mut self.hook, bytes, out, ledger, (verdict, payload))?;
+        let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory.into()) };
         // The first fragment of a packet always finds room.
-        let _ = packet.push_frag(room.commit(payload));
-        Ok(Ok(verdict))
+        let _ = packet.push_frag(room.commit(start..end));
+        Ok(())
     }
 
     /// The accounted way: pages and a record of the frame's own, charged until it is dropped.
+    #[inline(never)]
     fn account<S: FrameSource>(
         &mut self,
         source: &mut S,
-        len: usize,
-        how: WriteFlags,
+        (len, how): (usize, WriteFlags),
         offload: &Offload,
         out: &mut FrameQueue,
         ledger: &mut CopyLedger,
-    ) -> Result<Fate, PortError> {
+        verdict: &mut Verdict,
+    ) -> Result<(), End> {
         if !self.account.has_room(!how.nonblock) {
-            return Err(if how.nonblock { PortError::Again } else { PortError::WouldBlock });
+            let full = if how.nonblock { PortError::Again } else { PortError::WouldBlock };
+            return Err(full.into());
         }
         let (need, shown) = (HEADROOM + len + self.tailroom(), self.shown(len));
         let charge = self.account.charge(need.next_multiple_of(PAGE_SIZE) + METADATA);
         let lone = Lone::new(&mut self.pool, need, charge);
         let Some(mut lone) = lone else {
-            return self.take_headers(source, len, offload, out, ledger);
+            return self.take_headers(source, len, offload, out, ledger, verdict);
         };
         let frame = Arriving { source, len, shown, medium: self.medium, offload };
-        let (verdict, payload) = match frame.take(&mut self.hook, lone.bytes_mut(), out, ledger)? {
-            Ok(taken) => taken,
-            Err(reason) => return Ok(Err(reason)),
-        };
-        let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
+        let (mut start, mut end) = (0, 0);
+        let (bytes, payload) = (lone.bytes_mut(), (&mut start, &mut end));
+        frame.take(&mut self.hook, bytes, out, ledger, (verdict, payload))?;
+        let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory.into()) };
         // The first fragment of a packet always finds room.
-        let _ = packet.push_frag(lone.commit(payload));
-        Ok(Ok(verdict))
+        let _ = packet.push_frag(lone.commit(start..end));
+        Ok(())
     }
 
     /// Without pages, a frame without payload still comes in: it may be the ACK that frees pages.
@@ -169,91 +187,96 @@ impl Port {
         offload: &Offload,
         out: &mut FrameQueue,
         ledger: &mut CopyLedger,
-    ) -> Result<Fate, PortError> {
+        verdict: &mut Verdict,
+    ) -> Result<(), End> {
         if len > HEAD_CAPACITY {
-            return Err(PortError::NoMemory);
+            return Err(PortError::NoMemory.into());
         }
         let mut room = [0; HEADROOM + HEAD_CAPACITY + METADATA];
         let room = room.get_mut(..HEADROOM + len + self.tailroom()).unwrap_or_default();
         let frame = Arriving { source, len, shown: len, medium: self.medium, offload };
-        match frame.take(&mut self.hook, room, out, ledger)? {
-            Ok((verdict, payload)) if payload.is_empty() => Ok(Ok(verdict)),
-            Ok(_) => {
-                out.pop_back();
-                Err(PortError::NoMemory)
-            }
-            Err(reason) => Ok(Err(reason)),
+        let (mut start, mut end) = (0, 0);
+        frame.take(&mut self.hook, room, out, ledger, (verdict, (&mut start, &mut end)))?;
+        if start < end {
+            out.pop_back();
+            return Err(PortError::NoMemory.into());
         }
+        Ok(())
     }
 
     /// Leaves the payload in the writer's memory and copies the headers out; only the copy is used.
     /// `None`: that memory cannot be referred to, and another way reads everything anew.
+    #[inline(never)]
     fn refer<S: FrameSource>(
         &mut self,
         source: &mut S,
         len: usize,
         offload: &Offload,
         out: &mut FrameQueue,
-    ) -> Option<Result<Fate, PortError>> {
+        verdict: &mut Verdict,
+    ) -> Option<Result<(), End>> {
         let mut head = [0; HEAD_CAPACITY];
         let shown = len.min(HEAD_CAPACITY);
         let front = head.get_mut(..shown).unwrap_or_default();
         if source.copy_out(0, front).is_err() {
-            return Some(Err(PortError::Fault));
+            return Some(Err(PortError::Fault.into()));
         }
         let headers = header_len(self.medium, front, len).0;
         let frags = match len - headers {
             0 => FragVec::new(),
             _ => source.take_frags(headers, MAX_FRAGS)?,
         };
-        Some(self.refer_to(head, headers, len - headers, frags, offload, out))
+        Some(self.refer_to(head, (headers, len - headers), frags, offload, out, verdict))
     }
 
     /// The packet of these headers and these fragments.
     fn refer_to(
         &mut self,
         mut head: [u8; HEAD_CAPACITY],
-        headers: usize,
-        rest: usize,
+        (headers, rest): (usize, usize),
         frags: FragVec,
         offload: &Offload,
         out: &mut FrameQueue,
-    ) -> Result<Fate, PortError> {
+        verdict: &mut Verdict,
+    ) -> Result<(), End> {
         if frags.iter().map(Frag::len).sum::<usize>() != rest {
-            return Err(PortError::Fault);
+            return Err(PortError::Fault.into());
         }
         // A hook gets all the room that is left in front.
         let at = HEAD_CAPACITY - headers;
         head.copy_within(..headers, at);
-        let (verdict, start, end) = ask(&mut self.hook, &mut head, at..HEAD_CAPACITY, rest);
-        if verdict == Verdict::Drop {
-            return Ok(Err(PortDrop::Hook));
+        let (start, end) = ask(&mut self.hook, &mut head, at..HEAD_CAPACITY, rest, verdict);
+        if *verdict == Verdict::Drop {
+            return Err(End::Dropped(PortDrop::Hook));
         }
         let moved = start as isize - at as isize;
         let data = head.get(start..end).unwrap_or_default();
         let frame = Dissect { medium: self.medium, data, rest, offload, moved };
-        match frame.into_queue(out, verdict)? {
-            Ok(_) => fill_last(out, frags).map(|()| Ok(verdict)),
-            Err(reason) => Ok(Err(reason)),
-        }
+        frame.into_queue(out, *verdict)?;
+        Ok(fill_last(out, frags)?)
     }
 
-    /// Sends the last packet in line where the hook decided: most stay in place.
-    #[inline]
-    fn send_on(&mut self, fate: Fate, out: &mut FrameQueue) {
-        match fate {
-            Ok(Verdict::Pass) => {}
-            Ok(to) => {
-                if let Some(packet) = out.pop_back() {
-                    self.send_away(packet, to);
-                }
-            }
-            Err(reason) => self.counters.drop_one(reason),
+    /// Ends a frame: its packet, the last in line, goes where the hook decided, and most stay in place.
+    #[inline(always)]
+    fn end(
+        &mut self,
+        done: Result<(), End>,
+        verdict: Verdict,
+        out: &mut FrameQueue,
+    ) -> Result<(), PortError> {
+        match done {
+            Ok(()) if verdict == Verdict::Pass => {}
+            Ok(()) => self.send_last(verdict, out),
+            Err(End::Dropped(reason)) => self.counters.drop_one(reason),
+            Err(End::Failed(error)) => return Err(error),
         }
+        Ok(())
     }
 
-    /// Sends a packet that is not for the stack.
-    fn send_away(&mut self, packet: PacketBuf, to: Verdict) {
+    /// Sends the last packet in line, which is not for the stack.
+    #[inline(never)]
+    fn send_last(&mut self, to: Verdict, out: &mut FrameQueue) {
+        let Some(packet) = out.pop_back() else { return };
         match to {
             Verdict::SendBack if self.back.len() >= QUEUED_FRAMES => {
                 self.counters.drop_one(PortDrop::BackFull);
@@ -288,7 +311,8 @@ struct Arriving<'a, S> {
 impl<S: FrameSource> Arriving<'_, S> {
     /// Copies the frame to `bytes`, asks the hook, and makes the packet at the end of the line; the
     /// caller adds the payload. The payload is counted as copied; for a frame without a packet,
-    /// whose headers are unknown, everything copied is.
+    /// whose headers are unknown, everything copied is. The results are the hook's verdict and the bounds of
+    /// the payload, each written by itself: as one value they would be moved in parts.
     #[inline(always)]
     fn take(
         self,
@@ -296,14 +320,15 @@ impl<S: FrameSource> Arriving<'_, S> {
         bytes: &mut [u8],
         out: &mut FrameQueue,
         ledger: &mut CopyLedger,
-    ) -> Result<Result<(Verdict, Range<usize>), PortDrop>, PortError> {
+        (verdict, payload): (&mut Verdict, (&mut usize, &mut usize)),
+    ) -> Result<(), End> {
         let Self { source, len, shown, medium, offload } = self;
         fill(source, bytes, 0..shown)?;
         let at = HEADROOM..HEADROOM + shown;
-        let (verdict, start, mut end) = ask(hook, bytes, at, len - shown);
-        if verdict == Verdict::Drop {
+        let (start, mut end) = ask(hook, bytes, at, len - shown, verdict);
+        if *verdict == Verdict::Drop {
             ledger.note(CopyReason::DeviceRx, shown);
-            return Ok(Err(PortDrop::Hook));
+            return Err(End::Dropped(PortDrop::Hook));
         }
         if shown < len {
             // The end cannot have moved if there is a rest.
@@ -313,13 +338,17 @@ impl<S: FrameSource> Arriving<'_, S> {
         let moved = start as isize - HEADROOM as isize;
         let data = bytes.get(start..end).unwrap_or_default();
         let frame = Dissect { medium, data, rest: 0, offload, moved };
-        let headers = frame.into_queue(out, verdict);
-        let payload = match headers {
-            Ok(Ok(headers)) => end - start - headers,
-            _ => len,
-        };
-        ledger.note(CopyReason::DeviceRx, payload);
-        Ok(headers?.map(|headers| (verdict, start + headers..end)))
+        match frame.into_queue(out, *verdict) {
+            Ok(headers) => {
+                ledger.note(CopyReason::DeviceRx, end - start - headers);
+                (*payload.0, *payload.1) = (start + headers, end);
+                Ok(())
+            }
+            Err(why) => {
+                ledger.note(CopyReason::DeviceRx, len);
+                Err(why)
+            }
+        }
     }
 }
 
@@ -334,6 +363,7 @@ fn fill_last(out: &mut FrameQueue, frags: FragVec) -> Result<(), PortError> {
 }
 
 /// Whether the virtio header is valid for a frame of `len` bytes.
+#[inline]
 fn check(offload: &Offload, len: usize) -> Result<(), PortError> {
     let partial = match offload.checksum {
         FrameChecksum::Partial { start, offset } => {
@@ -363,24 +393,24 @@ fn fill<S: FrameSource>(
     source.copy_out(bytes.start, place.ok_or(PortError::NoMemory)?).map_err(|_| PortError::Fault)
 }
 
-/// Runs the hook on the frame at `at` of `buffer`, with `rest` bytes beyond by reference. Returns
-/// its decision, and the frame's new bounds.
-#[inline]
+/// Runs the hook on the frame at `at` of `buffer`, with `rest` bytes beyond by reference. Notes its
+/// decision, and returns the frame's new bounds.
+#[inline(always)]
 fn ask(
     hook: &mut Option<Box<dyn EarlyHook>>,
     buffer: &mut [u8],
     at: Range<usize>,
     rest: usize,
-) -> (Verdict, usize, usize) {
-    let Some(hook) = hook else { return (Verdict::Pass, at.start, at.end) };
+    verdict: &mut Verdict,
+) -> (usize, usize) {
+    let Some(hook) = hook else { return (at.start, at.end) };
     let mut frame = RawFrame::new(buffer, at.start, at.end, rest);
-    let verdict = hook.look(&mut frame);
-    let (start, end) = frame.bounds();
-    (verdict, start, end)
+    *verdict = hook.look(&mut frame);
+    frame.bounds()
 }
 
 /// How many bytes of a frame of `len` bytes, whose first are `data`, are headers; and its layout.
-#[inline]
+#[inline(always)]
 pub(crate) fn header_len(medium: Medium, data: &[u8], len: usize) -> (usize, Option<Layout>) {
     let layout = match medium {
         Medium::Ethernet => headers::parse(data),
@@ -408,32 +438,25 @@ impl Dissect<'_> {
     /// Adds the packet to the end of the line, for `to`, its headers in its head and no payload
     /// yet. Returns how many bytes of `data` its head took: all, if there is a rest. On failure,
     /// the line is unchanged.
-    #[inline]
-    fn into_queue(
-        self,
-        out: &mut FrameQueue,
-        to: Verdict,
-    ) -> Result<Result<usize, PortDrop>, PortError> {
+    #[inline(always)]
+    fn into_queue(self, out: &mut FrameQueue, to: Verdict) -> Result<usize, End> {
         let Self { medium, data, rest, offload, .. } = self;
         let len = data.len() + rest;
         // A tun takes nothing but IP.
         if medium == Medium::Ip && !matches!(data.first().map(|b| b >> 4), Some(4 | 6)) {
-            return Err(PortError::Length(len));
+            return Err(PortError::Length(len).into());
         }
         let (headers, layout) = header_len(medium, data, len);
         let headers = if rest > 0 { data.len() } else { headers };
         let gso = super_frame(offload, layout, data.get(..headers).unwrap_or_default(), len)?;
-        let (rx_checksum, tx_checksum) = match self.checksum(to, len) {
-            Ok(checksums) => checksums,
-            Err(reason) => return Ok(Err(reason)),
-        };
+        let (rx_checksum, tx_checksum) = self.checksum(to, len).map_err(End::Dropped)?;
         out.push_back(PacketBuf::for_rx());
-        let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
+        let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory.into()) };
         (packet.gso, packet.rx_checksum, packet.tx_checksum) = (gso, rx_checksum, tx_checksum);
         if let (Some(head), Some(bytes)) = (packet.append(headers), data.get(..headers)) {
             head.copy_from_slice(bytes);
         }
-        Ok(Ok(headers))
+        Ok(headers)
     }
 
     /// The knowledge of the transport checksum, and the work left for it.

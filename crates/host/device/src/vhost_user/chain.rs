@@ -60,15 +60,35 @@ pub(super) struct Walk<'a> {
 
 impl Walk<'_> {
     /// Appends the pieces of memory of the chain at `head` to `pieces`, in order.
+    #[inline(always)]
     pub(super) fn chain(
         &self,
         head: u16,
         purpose: Purpose,
         pieces: &mut Vec<Piece>,
     ) -> Result<ChainLength, ChainError> {
-        let (mut index, mut total) = (head, 0);
+        let first = self.ring.desc(head).ok_or(ChainError::Next)?;
+        // Most small frames are one buffer.
+        if first.flags & (DESC_INDIRECT | DESC_NEXT) == 0 {
+            let len = self.add(first, 0, purpose, pieces)?;
+            return Ok(ChainLength { len, descriptors: 1 });
+        }
+        self.several(first, purpose, pieces)
+    }
+
+    /// The chain of several descriptors that begins with `first`.
+    #[inline(never)]
+    fn several(
+        &self,
+        first: Desc,
+        purpose: Purpose,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<ChainLength, ChainError> {
+        let (mut desc, mut total) = (first, 0);
         for descriptors in 1..=self.ring.size() {
-            let desc = self.ring.desc(index).ok_or(ChainError::Next)?;
+            if descriptors > 1 {
+                desc = self.ring.desc(desc.next).ok_or(ChainError::Next)?;
+            }
             if desc.flags & DESC_INDIRECT != 0 {
                 // Virtio 1.2, section 2.7.5.3.1: a driver must not set both flags.
                 if !self.indirect || desc.flags & DESC_NEXT != 0 {
@@ -81,7 +101,6 @@ impl Walk<'_> {
             if desc.flags & DESC_NEXT == 0 {
                 return Ok(ChainLength { len: total, descriptors });
             }
-            index = desc.next;
         }
         Err(ChainError::TooLong)
     }
@@ -130,6 +149,7 @@ impl Walk<'_> {
     }
 
     /// Adds one buffer, behind `total` bytes of others. It may be empty.
+    #[inline(always)]
     fn add(
         &self,
         desc: Desc,

@@ -104,6 +104,7 @@ impl Memory {
     }
 
     /// The first of the bytes `guest..guest + len`, as far as they lie in one region, if any does.
+    #[inline]
     pub(super) fn find(&self, guest: u64, len: usize) -> Option<Piece> {
         self.slots.iter().enumerate().find_map(|(slot, Slot { about, .. })| {
             let into = guest.checked_sub(about.guest).filter(|&into| into < about.len)?;
@@ -122,6 +123,7 @@ impl Memory {
     }
 
     /// The window that a piece lies in.
+    #[inline]
     pub(super) fn window(&self, piece: &Piece) -> Option<&Window> {
         self.slots.get(usize::from(piece.slot)).map(|slot| &slot.window)
     }

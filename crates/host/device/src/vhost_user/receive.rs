@@ -68,6 +68,7 @@ impl Receiver {
         (counters, ledger): (&mut DeviceCounters, &mut CopyLedger),
         out: &mut VecDeque<PacketBuf>,
     ) -> usize {
+        let Self { port, by_reference, pieces, blocked } = self;
         let header = session.header_len();
         let indirect = session.has(features::INDIRECT_DESC);
         let Session { memory, vrings, counters: lies, .. } = session;
@@ -86,10 +87,10 @@ impl Receiver {
                 done += 1;
                 continue;
             }
-            self.pieces.clear();
+            pieces.clear();
             let limit = Purpose::Read(header + MAX_FRAME);
             let Some(ring) = vring.running() else { break };
-            let walked = Walk { ring, memory, indirect }.chain(head, limit, &mut self.pieces);
+            let walked = Walk { ring, memory, indirect }.chain(head, limit, pieces);
             let taken = match walked {
                 Err(lie) => {
                     count(lie, lies, counters);
@@ -97,22 +98,13 @@ impl Receiver {
                 }
                 Ok(ChainLength { len, descriptors }) => {
                     let len = len.saturating_sub(header);
-                    let pieces = std::mem::take(&mut self.pieces);
-                    let chain = Chain {
-                        memory,
-                        vring,
-                        pieces: &pieces,
-                        head,
-                        descriptors,
-                        header,
-                        len,
-                        taken: false,
-                    };
-                    let taken = self.frame(chain, lies, counters, ledger, out);
-                    self.pieces = pieces;
-                    taken
+                    let taken = false;
+                    let chain =
+                        Chain { memory, vring, pieces, head, descriptors, header, len, taken };
+                    write(port, chain, *by_reference, (lies, counters, ledger), out)
                 }
             };
+            *blocked |= taken.is_none();
             let Some(taken) = taken else { break };
             vring.advance(1);
             done += 1;
@@ -124,63 +116,61 @@ impl Receiver {
         vring.publish(lies);
         done
     }
+}
 
-    /// Takes one frame. Returns whether its descriptor is held; `None`: it waits in its ring for room.
-    fn frame(
-        &mut self,
-        mut chain: Chain<'_>,
-        lies: &mut VhostCounters,
-        counters: &mut DeviceCounters,
-        ledger: &mut CopyLedger,
-        out: &mut VecDeque<PacketBuf>,
-    ) -> Option<bool> {
-        let mut header = [0; GUEST_HEADER];
-        let read = header.get_mut(..chain.header).is_some_and(|header| chain.gather(0, header));
-        let vnet = header.first_chunk::<VNET_HEADER>().filter(|_| read);
-        let Some(vnet) = vnet else {
-            count(ChainError::Length, lies, counters);
-            return Some(false);
-        };
-        let Some(about) = vnet::decode(vnet, chain.len) else {
-            let lie = if chain.len == 0 { ChainError::Length } else { ChainError::Header };
-            count(lie, lies, counters);
-            return Some(false);
-        };
-        let long = chain.len >= self.by_reference;
-        let zerocopy = long && chain.vring.may_hold(chain.descriptors);
-        let how = WriteFlags { nonblock: true, zerocopy };
-        let before = out.len();
-        let mut written = self.port.write(&mut chain, how, about.offload(), out, ledger);
-        if written.is_err_and(PortError::is_full) && self.port.wait_for_room() {
-            // Room came between the check and the request for a wake-up.
-            written = self.port.write(&mut chain, how, about.offload(), out, ledger);
-        }
-        match written {
-            Ok(path) => {
-                counters.rx_frames += 1;
-                counters.rx_bytes += chain.len as u64;
-                let packet = out.back().filter(|_| out.len() > before);
-                let payload = packet.map_or(0, PacketBuf::frag_len);
-                counters.rx_payload_bytes += payload as u64;
-                match path {
-                    Path::ZeroCopy => lies.referenced += 1,
-                    Path::Built | Path::Accounted => lies.copied += 1,
-                }
-                lies.copied_instead += u64::from(long && path != Path::ZeroCopy);
-            }
-            Err(error) if error.is_full() => {
-                self.blocked = true;
-                return None;
-            }
-            Err(PortError::Offload | PortError::Segments(_)) => {
-                count(ChainError::Header, lies, counters)
-            }
-            Err(PortError::Length(_)) => count(ChainError::Length, lies, counters),
-            Err(PortError::Fault) => count(ChainError::Address, lies, counters),
-            Err(_) => counters.rx_dropped_memory += 1,
-        }
-        Some(chain.taken)
+/// Writes one frame to the port. Returns whether its descriptor is held; `None`: it waits in its ring for
+/// room.
+#[inline(always)]
+fn write(
+    port: &mut Port,
+    mut chain: Chain<'_>,
+    by_reference: usize,
+    (lies, counters, ledger): (&mut VhostCounters, &mut DeviceCounters, &mut CopyLedger),
+    out: &mut VecDeque<PacketBuf>,
+) -> Option<bool> {
+    let mut header = [0; GUEST_HEADER];
+    let read = header.get_mut(..chain.header).is_some_and(|header| chain.gather(0, header));
+    let vnet = header.first_chunk::<VNET_HEADER>().filter(|_| read);
+    let Some(vnet) = vnet else {
+        count(ChainError::Length, lies, counters);
+        return Some(false);
+    };
+    let Some(about) = vnet::decode(vnet, chain.len) else {
+        let lie = if chain.len == 0 { ChainError::Length } else { ChainError::Header };
+        count(lie, lies, counters);
+        return Some(false);
+    };
+    let long = chain.len >= by_reference;
+    let zerocopy = long && chain.vring.may_hold(chain.descriptors);
+    let how = WriteFlags { nonblock: true, zerocopy };
+    let before = out.len();
+    let mut written = port.write(&mut chain, how, about.offload(), out, ledger);
+    if written.is_err_and(PortError::is_full) && port.wait_for_room() {
+        // Room came between the check and the request for a wake-up.
+        written = port.write(&mut chain, how, about.offload(), out, ledger);
     }
+    match written {
+        Ok(path) => {
+            counters.rx_frames += 1;
+            counters.rx_bytes += chain.len as u64;
+            let packet = out.back().filter(|_| out.len() > before);
+            let payload = packet.map_or(0, PacketBuf::frag_len);
+            counters.rx_payload_bytes += payload as u64;
+            match path {
+                Path::ZeroCopy => lies.referenced += 1,
+                Path::Built | Path::Accounted => lies.copied += 1,
+            }
+            lies.copied_instead += u64::from(long && path != Path::ZeroCopy);
+        }
+        Err(error) if error.is_full() => return None,
+        Err(PortError::Offload | PortError::Segments(_)) => {
+            count(ChainError::Header, lies, counters);
+        }
+        Err(PortError::Length(_)) => count(ChainError::Length, lies, counters),
+        Err(PortError::Fault) => count(ChainError::Address, lies, counters),
+        Err(_) => counters.rx_dropped_memory += 1,
+    }
+    Some(chain.taken)
 }
 
 /// Counts a frame that was dropped for invalid input.
@@ -204,8 +194,20 @@ impl vnet::Received {
 
 impl Chain<'_> {
     /// Copies bytes of the chain, from `skip` on, into all of `into`; `false`: it has fewer.
-    #[inline]
-    fn gather(&self, mut skip: usize, into: &mut [u8]) -> bool {
+    #[inline(always)]
+    fn gather(&self, skip: usize, into: &mut [u8]) -> bool {
+        // Most small frames are one piece, and the headers of others the first.
+        if let Some(piece) = self.pieces.first()
+            && into.len() <= piece.len.saturating_sub(skip)
+        {
+            let window = self.memory.window(piece);
+            return window.is_some_and(|w| w.read(piece.offset + skip, into) == into.len());
+        }
+        self.gather_pieces(skip, into)
+    }
+
+    #[inline(never)]
+    fn gather_pieces(&self, mut skip: usize, into: &mut [u8]) -> bool {
         let mut have = 0;
         for piece in self.pieces {
             if have == into.len() {

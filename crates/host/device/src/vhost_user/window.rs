@@ -98,6 +98,7 @@ impl Window {
     }
 
     /// Reads bytes from `offset` on, once each; returns how many there are.
+    #[inline]
     pub(super) fn read(&self, offset: usize, into: &mut [u8]) -> usize {
         self.region.copy_shared_out(offset, into)
     }
