@@ -305,6 +305,7 @@ impl Net {
     }
 
     /// The link that a packet came by; `None` for a packet of this host, except to a group.
+    #[inline(always)]
     pub(crate) fn came_by(&self, received: &Received) -> Option<LinkId> {
         (!received.loopback || received.dst.is_multicast()).then(|| self.links.id_at(received.link))
     }
@@ -385,6 +386,7 @@ impl Net {
     }
 
     /// The [`LinkId::scope_id`] of a link-local address if there are several links; else 0.
+    #[inline(always)]
     pub(crate) fn scope_of(&self, addr: IpAddr, link: LinkIndex) -> u32 {
         let scoped = self.links.are_several() && is_link_local(addr);
         if scoped { u32::from(link) + 1 } else { 0 }

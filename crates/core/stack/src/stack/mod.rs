@@ -173,22 +173,29 @@ impl Stack {
         self.audit.check(&self.cx.net.mem.pool);
     }
 
-    #[inline(always)]
     fn handle_frame_at(&mut self, now: Instant, link: LinkIndex, frame: &mut PacketBuf) {
-        match &self.cx.net.handle_frame(now, link, frame) {
-            Ok(Some(inbound)) => self.dispatch(now, inbound, frame),
-            Ok(None) => {}
-            Err(reason) => self.cx.net.counters.drop_one(*reason),
+        let Self { cx, tcp, listeners, udp, .. } = self;
+        match cx.net.handle_expected(now, link, frame) {
+            Some(received) if received.protocol == protocol::TCP => {
+                tcp.input(cx, listeners, now, received, frame);
+            }
+            Some(received) => udp.input(cx, now, received, frame),
+            None => match cx.net.handle_frame(now, link, frame) {
+                Ok(Some(inbound)) => self.dispatch(now, &inbound, frame),
+                Ok(None) => {}
+                Err(reason) => cx.net.counters.drop_one(reason),
+            },
         }
     }
 
+    #[inline(never)]
     fn dispatch(&mut self, now: Instant, inbound: &Inbound, packet: &mut PacketBuf) {
         let Self { cx, tcp, listeners, udp, .. } = self;
         match inbound {
             Inbound::Transport(received) if received.protocol == protocol::TCP => {
-                tcp.input(cx, listeners, now, received, packet);
+                tcp.input(cx, listeners, now, *received, packet);
             }
-            Inbound::Transport(received) => udp.input(cx, now, received, packet),
+            Inbound::Transport(received) => udp.input(cx, now, *received, packet),
             Inbound::Echo(received) => udp.echo_input(cx, now, received, packet),
             Inbound::IcmpError { about, kind } if about.protocol == protocol::TCP => {
                 tcp.icmp(cx, now, about, *kind);

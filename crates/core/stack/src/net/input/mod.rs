@@ -8,13 +8,14 @@
 //!                                   \____ head _____/ \ frags /     Inbound::Transport
 //! ```
 //!
-//! `extensions.rs` handles what stands between an IPv6 header and the transport's, and fragments of
+//! `expected.rs` does all of it at once for most frames. `extensions.rs` handles what stands between an IPv6 header and the transport's, and fragments of
 //! both versions. The packet stays in one place: each step gets it by `&mut`, and [`Received`] goes up
 //! with it.
 //!
 //! Every branch that ends here names its reason. Headers taken off stay in memory in front of the
 //! head: an ICMP error gets them back with `push`.
 
+mod expected;
 mod extensions;
 pub(super) mod reassembly;
 pub(super) mod received;
@@ -38,6 +39,7 @@ use crate::net::wire::{ethernet, ipv4, ipv6, protocol};
 impl Net {
     /// Byte path, steps R2 and R3: handles a frame, and answers ARP, neighbour discovery and echo.
     /// Packets to ourselves and notices wait for [`poll_inbound`](Self::poll_inbound).
+    #[inline(never)]
     pub(crate) fn handle_frame(
         &mut self,
         now: Instant,

@@ -5,6 +5,7 @@
 //! there.
 
 mod arp;
+mod expected;
 mod fragments;
 mod groups;
 mod hostile;

@@ -7,6 +7,13 @@ pub(crate) const LEN: usize = 8;
 
 pub(crate) const CHECKSUM_OFFSET: u16 = 6;
 
+/// The destination's and the source's port in a header.
+#[inline]
+pub(crate) fn ports(header: &[u8]) -> Option<(u16, u16)> {
+    let &[s0, s1, d0, d1] = header.first_chunk()?;
+    Some((u16::from_be_bytes([d0, d1]), u16::from_be_bytes([s0, s1])))
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) src_port: u16,
@@ -19,6 +26,7 @@ pub(crate) struct Header {
 
 impl Header {
     /// Parses the header of a datagram that IP delivered in `packet_len` bytes.
+    #[inline(always)]
     pub(crate) fn parse(bytes: &[u8], packet_len: usize) -> Result<Self, DropReason> {
         let b = bytes.first_chunk::<LEN>().ok_or(DropReason::UdpTruncated)?;
         let len = u16::from_be_bytes([b[4], b[5]]);

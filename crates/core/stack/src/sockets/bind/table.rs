@@ -143,7 +143,7 @@ impl Binds {
 
     /// As [`find`](Self::find) where sockets may have a peer. `by`: whether a link is the packet's.
     /// `fits`: whether the socket takes packets from the peer; `Some(true)`: from no other.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find_by(
         &self,
         tuple: &Tuple,

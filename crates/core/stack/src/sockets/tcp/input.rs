@@ -31,12 +31,13 @@ fn arrival(received: &Received, packet: &PacketBuf) -> Arrival {
 
 impl TcpSockets {
     /// Finds the socket of a TCP segment, whose checksum is verified.
+    #[inline(always)]
     pub(crate) fn input(
         &mut self,
         cx: &mut Context,
         listeners: &Listeners,
         now: Instant,
-        received: &Received,
+        received: Received,
         packet: &mut PacketBuf,
     ) {
         let header = match TcpHeader::parse(packet.head()) {
@@ -52,10 +53,25 @@ impl TcpSockets {
             local_port: header.dst_port,
             remote_port: header.src_port,
         };
+        let received = &{ received };
         if let Some(index) = self.demux.find(&cx.table, &tuple) {
             let segment = Segment { header: &header, received, arrival: arrival(received, packet) };
             return self.connection_input(cx, listeners, now, index, &segment, packet.take_frags());
         }
+        self.input_to_listener(cx, listeners, now, tuple, (header, received), packet);
+    }
+
+    /// Handles a segment of no connection.
+    #[inline(never)]
+    fn input_to_listener(
+        &mut self,
+        cx: &mut Context,
+        listeners: &Listeners,
+        now: Instant,
+        tuple: Tuple,
+        (header, received): (TcpHeader, &Received),
+        packet: &mut PacketBuf,
+    ) {
         let came_by = cx.net.came_by(received);
         let segment = ListenerSegment::new(tuple, &header, received);
         if let Some(index) = listeners.binds.find(&tuple, came_by) {

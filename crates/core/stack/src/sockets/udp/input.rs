@@ -19,40 +19,34 @@ use crate::sockets::marks::{ECN, MtuDiscover};
 use crate::sockets::tuple::Tuple;
 
 impl UdpSockets {
-    /// Finds the socket of a datagram, whose checksum is verified.
+    /// Finds the socket of a datagram, whose header and checksum are verified.
+    #[inline(always)]
     pub(crate) fn input(
         &self,
         cx: &mut Context,
         now: Instant,
-        received: &Received,
+        received: Received,
         packet: &mut PacketBuf,
     ) {
-        let header = match udp::Header::parse(packet.head(), packet.len()) {
-            Ok(header) => header,
-            Err(reason) => return cx.net.counters.drop_one(reason),
-        };
-        let tuple = Tuple {
-            local: received.dst,
-            remote: received.src,
-            local_port: header.dst_port,
-            remote_port: header.src_port,
-        };
+        let Some((local_port, remote_port)) = udp::ports(packet.head()) else { return };
+        let tuple = Tuple { local: received.dst, remote: received.src, local_port, remote_port };
         let scope = cx.net.scope_of(received.src, received.link);
         if received.dst.is_multicast() {
-            return self.input_group(cx, now, received, &{ tuple }, scope, packet);
+            return self.input_group(cx, now, &{ received }, &{ tuple }, scope, packet);
         }
         let Context { net, table, .. } = &*cx;
-        let fits = |index| {
+        let from = tuple.remote_addr();
+        let fits = move |index| {
             let socket = table.udp(index)?;
             let elsewhere = socket.scope != 0 && socket.scope != scope;
-            socket.takes_from(tuple.remote_addr()).filter(|_| !elsewhere)
+            socket.takes_from(from).filter(|_| !elsewhere)
         };
-        match self.binds.find_by(&tuple, |link| net.came_by(received) == Some(link), fits) {
+        match self.binds.find_by(&tuple, |link| net.came_by(&received) == Some(link), fits) {
             Some(index) => {
-                let from = (header.src_port, scope);
-                cx.queue_datagram(now, index, received, from, WildcardDetails::default(), packet);
+                let from = (remote_port, scope);
+                cx.queue_datagram(now, index, &received, from, WildcardDetails::default(), packet);
             }
-            None => self.unclaimed(cx, now, tuple, scope, received, packet),
+            None => self.unclaimed(cx, now, tuple, scope, &{ received }, packet),
         }
     }
 
@@ -242,12 +236,14 @@ impl Context {
     ) {
         let Self { table, borrowed, work, .. } = self;
         let Some(socket) = table.udp_mut(index) else { return };
-        let (mut len, mut pinned, mut carved) = (0, 0, true);
-        for frag in packet.frags() {
-            len += frag.len();
-            pinned += frag.pinned();
-            carved &= frag.is_carved();
-        }
+        let (len, pinned, carved) = match packet.frags() {
+            // Without a loop for the usual case.
+            [frag] => (frag.len(), frag.pinned(), frag.is_carved()),
+            frags => {
+                let pinned = frags.iter().map(Frag::pinned).sum();
+                (packet.frag_len(), pinned, frags.iter().all(Frag::is_carved))
+            }
+        };
         // Datagrams in carved pages, which several share, are copied unless they are read at once.
         let is_first = || socket.queued_bytes < socket.receive_bytes / UDP_CARVED_SHARE;
         let small = len <= UDP_SMALL && pinned > 4 * len && !(carved && is_first());

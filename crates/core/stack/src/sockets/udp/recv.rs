@@ -73,17 +73,20 @@ impl DatagramTaker for Datagram {
             let datagram = socket.queue.front().ok_or(socket.no_datagram())?;
             return Ok((datagram.payload.clone(), datagram.from()));
         }
-        let Some(datagram) = socket.queue.pop_front() else {
+        let Some(datagram) = socket.queue.front_mut() else {
             socket.reporting.reported &= socket.readiness();
             return Err(socket.no_datagram());
         };
-        socket.queued_bytes -= datagram.charge();
+        // Taken out where it is: the rest of the entry, two cache lines, is not moved.
+        let (charge, from) = (datagram.charge(), datagram.from());
+        let payload = core::mem::take(&mut datagram.payload);
+        socket.queue.pop_front();
+        socket.queued_bytes -= charge;
         if socket.queue.is_empty() {
             socket.reporting.reported &= socket.readiness();
         }
-        udp.net.mem.shared.memory.charge_datagrams(datagram.charge(), 0);
-        let from = datagram.from();
-        Ok((datagram.payload, from))
+        udp.net.mem.shared.memory.charge_datagrams(charge, 0);
+        Ok((payload, from))
     }
 }
 
