@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 
-use pagewire_mem::{CopyLedger, PagePool, PageWriter};
+use pagewire_mem::{Carver, CopyLedger, PagePool, PageWriter};
 
 use super::limits::{MIN_POOL_BYTES, VNET_HEADER};
 use super::queues::TapQueue;
@@ -20,7 +20,8 @@ pub fn tap_frame(data: &[u8]) {
     else {
         return;
     };
-    let mut receiver = Receiver { pool, small: PageWriter::new(), front: [0; FRONT] };
+    let (carver, small) = (Carver::new(), PageWriter::new());
+    let mut receiver = Receiver { pool, carver, small, front: [0; FRONT] };
     let (mut queue, mut steering) = (TapQueue::new(), Steering::private(1));
     let (mut counters, mut ledger) = (DeviceCounters::default(), CopyLedger::new());
     let (mut rest, mut held) = (data, Vec::new());

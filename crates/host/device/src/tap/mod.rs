@@ -42,7 +42,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use pagewire_mem::{
-    CopyLedger, HEAD_CAPACITY, Instant, PacketBuf, PagePool, PageWriter, PoolAudit,
+    Carver, CopyLedger, HEAD_CAPACITY, Instant, PacketBuf, PagePool, PageWriter, PoolAudit,
 };
 use rustix::io::Errno;
 
@@ -76,7 +76,9 @@ pub struct Tap {
 
 struct Receiver {
     pool: PagePool,
-    /// The writer of small payload, out of the way of bulk data.
+    /// Carves room for small payload, out of the way of bulk data.
+    carver: Carver,
+    /// The writer of other payload that cannot stay in place.
     small: PageWriter,
     /// The virtio header and the first bytes of the frame, as far as they are headers.
     front: [u8; FRONT],
@@ -117,7 +119,8 @@ impl Tap {
         capabilities: Capabilities,
         pool: PagePool,
     ) -> Self {
-        let receiver = Receiver { pool, small: PageWriter::new(), front: [0; FRONT] };
+        let (carver, small) = (Carver::new(), PageWriter::new());
+        let receiver = Receiver { pool, carver, small, front: [0; FRONT] };
         let counters = DeviceCounters::default();
         let mut steering = Steering::private(queues.interface_queues());
         steering.attach_by(queues.attacher());

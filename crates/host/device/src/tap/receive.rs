@@ -17,6 +17,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use pagewire_mem::copy::copy_bytes;
 use pagewire_mem::{CopyLedger, CopyReason, FragVec, HEAD_CAPACITY, Instant, PacketBuf};
 use rustix::io::Errno;
 
@@ -278,7 +279,8 @@ impl Receiver {
         split + to.zip(from).map(|(to, from)| *to = *from).count()
     }
 
-    /// Copies a small payload out of the bulk data's way.
+    /// Copies a small payload out of the bulk data's way, to room of its own in a page that several share.
+    /// So a receive queue that holds nothing else need not copy it again.
     fn copy_out(
         &mut self,
         queue: &TapQueue,
@@ -287,23 +289,19 @@ impl Receiver {
         split: usize,
         ledger: &mut CopyLedger,
     ) -> Option<FragVec> {
-        let Self { pool, small, front } = self;
-        let mut frags = FragVec::new();
-        let mut pack = |bytes: &[u8]| {
-            let (parts, n) = small.write(pool, bytes, ledger, CopyReason::SmallSegment);
-            append(&mut frags, parts);
-            (n == bytes.len()).then_some(())
-        };
-        if headers < split {
-            pack(front.get(VNET_HEADER + headers..VNET_HEADER + split)?)?;
-        }
+        let Self { pool, carver, front, .. } = self;
+        let mut room = carver.room(pool, len - headers)?;
+        let mut rest = room.bytes_mut();
+        let early = front.get(VNET_HEADER + headers.min(split)..VNET_HEADER + split)?;
         // Header bytes beyond the split come first in the pages.
         let mut skip = headers.saturating_sub(split);
-        for bytes in queue.bulk.spare_bytes(len - split) {
-            pack(bytes.get(skip.min(bytes.len())..)?)?;
+        for bytes in core::iter::once(early).chain(queue.bulk.spare_bytes(len - split)) {
+            let payload = bytes.get(skip.min(bytes.len())..)?;
             skip = skip.saturating_sub(bytes.len());
+            let n = copy_bytes(rest, payload, ledger, CopyReason::SmallSegment);
+            rest = rest.get_mut(n..)?;
         }
-        Some(frags)
+        Some(core::iter::once(room.commit(0..len - headers)).collect())
     }
 
     /// Leaves the payload in place.
