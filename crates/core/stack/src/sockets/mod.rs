@@ -206,8 +206,15 @@ impl Context {
         self.touch_to_report(index);
     }
 
-    pub(crate) fn touch_by_segment(&mut self, index: u32) {
+    /// Marks the connection at `index`, which a segment came for. One that has nothing to send needs no output
+    /// that finds nothing, but its timer.
+    pub(crate) fn touch_by_segment(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
+        if !socket.tx_pending && !socket.is_rare() && socket.conn.rests(now) {
+            let at = socket.conn.poll_timeout();
+            self.set_timer(index, at);
+            return self.touch_to_report(index);
+        }
         let Some(flow) = socket.splice_mut() else { return self.touch(index) };
         // Data that `forward_spliced` leaves is reported after it.
         flow.due = true;
@@ -216,6 +223,16 @@ impl Context {
         if waits && self.work.holds_some() {
             // If it waits for its device, what it received need not wait too.
             self.touch_to_report(index);
+        }
+    }
+
+    /// Sets the timer of the connection at `index`, which is not to send.
+    #[inline]
+    pub(crate) fn set_timer(&mut self, index: u32, at: Option<Instant>) {
+        match at {
+            None => self.wheel.cancel(index),
+            Some(at) if self.wheel.covers(index, at) => {}
+            Some(at) => self.wheel.schedule(index, at),
         }
     }
 

@@ -61,6 +61,22 @@ impl Connection {
         true
     }
 
+    /// After a segment was received: whether [`poll_transmit`](Self::poll_transmit) would return `None`, as
+    /// everything was sent and an acknowledgement, if any, waits for its timer. Then do not call it.
+    #[inline]
+    pub fn rests(&mut self, now: Instant) -> bool {
+        let rests = self.inbound.ack.due <= AckDue::Delayed
+            && matches!(self.path.state(), State::Established | State::CloseWait)
+            && self.out.transfer.recovery.is_none()
+            && self.life.reset.is_none()
+            && self.has_sent_all();
+        if rests {
+            self.out.check_room(&self.path);
+            self.out.note_limit(&self.path, now);
+        }
+        rests
+    }
+
     fn next_segment(&mut self, env: &mut Env<'_>) -> Option<SegmentOut> {
         let now = env.now;
         self.inbound.note_allowance(env);

@@ -171,7 +171,7 @@ impl TcpSockets {
         if has_extra {
             cx.uncount_fast_open(now, index, header.flags);
         }
-        cx.touch_by_segment(index);
+        cx.touch_by_segment(now, index);
     }
 
     /// A SYN for a connection in TIME-WAIT opens a new one in its place, if there is a listener.

@@ -79,12 +79,8 @@ impl TcpSockets {
             self.finish(cx, index);
             return;
         }
-        let state = socket.conn.state();
-        match socket.conn.poll_timeout() {
-            None => cx.wheel.cancel(index),
-            Some(at) if cx.wheel.covers(index, at) => {}
-            Some(at) => cx.wheel.schedule(index, at),
-        }
+        let (state, at) = (socket.conn.state(), socket.conn.poll_timeout());
+        cx.set_timer(index, at);
         if state == State::TimeWait {
             self.enter_time_wait(cx, index);
         }
