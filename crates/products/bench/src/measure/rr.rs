@@ -1,14 +1,16 @@
 //! `bench rr`: round trips of a small message, and how often a blocked reader is woken.
 
+mod blocking;
+
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
-use pagewire::TcpStream;
 use serde_json::Value;
 
+use self::blocking::Trips;
 use crate::args::{Common, Options, Plan, Time};
 use crate::failure::{Because, Failure};
 use crate::kit::engine::Engine;
@@ -21,7 +23,7 @@ use crate::numbers::rounded;
 use crate::progress::Progress;
 use crate::table::{Field, InTurns, Measurement, ResultLine, Results, in_turns, records, some};
 
-/// 64 bytes there and back, both sides polling
+/// 64 bytes there and back: both sides poll, or threads block
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct RrOptions {
@@ -32,10 +34,21 @@ pub(crate) struct RrOptions {
     #[command(flatten)]
     time: Time,
 
-    /// Threads that share one host, each with its own connection, to show how fairly they get turns:
-    /// the least and the most round trips of one; 0: none
+    /// Threads that share one host, and block, each with its own connection; 0: both sides poll
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256), value_name = "N")]
     threads: u32,
+
+    /// Microseconds that each of these threads sleeps before a message
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000_000), value_name = "US")]
+    think: u32,
+
+    /// Bulk flows beside these threads, between the same hosts
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256), value_name = "FLOWS")]
+    bulk: u32,
+
+    /// Busy threads beside these, which only compute
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256), value_name = "N")]
+    busy: u32,
 
     #[command(flatten)]
     common: Common,
@@ -48,7 +61,9 @@ Examples:
   pagewire bench rr --size 4096 --seconds 5 --json
       a page each way, for longer, as one object per line
   pagewire bench rr --threads 8
-      how fair the lock of a host is";
+      how fair the lock of a host is: the fewest and the most round trips of a thread
+  pagewire bench rr --threads 1 --busy 2
+      a thread that blocks, where two others take the processors";
 
 /// Bytes of a batch whose wakeups are counted, and how many batches.
 const BATCH: usize = 256 << 10;
@@ -60,18 +75,22 @@ impl Options for RrOptions {
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
+        let blocking = self.threads > 0;
+        if !blocking && (self.think > 0 || self.bulk > 0 || self.busy > 0) {
+            return Err(Failure::Usage("--think, --bulk and --busy need --threads".into()));
+        }
         let (options, sides) = (self.clone(), Sides::choose());
-        let mut bench = RrBench { options, sides, wakeups: 0.0, shares: Vec::new() };
+        let mut bench = RrBench { options, sides, wakeups: 0.0 };
         let engines = [Engine::Pair, Engine::Kernel(Between::Loopback)];
         let lines = in_turns(&bench, engines, self.common.rounds, progress)?;
         bench.wakeups = wakeups_per_batch(&Source::new())?;
-        bench.shares = shares(self)?;
-        let heading = self.common.heading(self.time.seconds, "; both sides poll");
+        let wait = if blocking { "; threads block" } else { "; both sides poll" };
+        let heading = self.common.heading(self.time.seconds, wait);
         let mut columns =
             "engine link size rtt_us_p50 rtt_us_p99 min_rtt_us_p50 max_rtt_us_p50 wakeups_per_batch"
                 .to_owned();
-        if self.threads > 0 {
-            columns += " threads least_round_trips most_round_trips longest_wait_us";
+        if blocking {
+            columns += " threads think_us bulk busy least_round_trips most_round_trips longest_us";
         }
         Ok(Results::print(records(&bench, &lines), self.common.json, heading, &columns))
     }
@@ -81,8 +100,6 @@ struct RrBench {
     options: RrOptions,
     sides: Sides,
     wakeups: f64,
-    /// The share of each thread, if several share a host.
-    shares: Vec<ThreadShare>,
 }
 
 /// Times of round trips in one round, in nanoseconds.
@@ -90,6 +107,10 @@ struct RrSample {
     round: Round,
     p50: u32,
     p99: u32,
+    longest: u32,
+    /// Round trips of the slowest and of the fastest thread.
+    least: usize,
+    most: usize,
 }
 
 type F = Field<RrBench>;
@@ -100,8 +121,7 @@ impl Measurement for RrBench {
 
     const NAME: &'static str = "rr";
     const TITLE: &'static str = "A message there and back";
-    const ABOUT: &'static str =
-        "Both sides poll. Wake-ups are those of a blocked reader, for batches of 256 KiB.";
+    const ABOUT: &'static str = "Both sides poll, or threads block. Wake-ups are those of a blocked reader, for batches of 256 KiB.";
     const FIELDS: &'static [Field<Self>] = &[
         F::value("size", |of| some(of.bench.options.size)).group("{} bytes each way"),
         F::value("rtt_us_p50", |of| p50(of).map(|us| rounded(us.median, 3).into()))
@@ -113,20 +133,16 @@ impl Measurement for RrBench {
         F::bounds("rtt_us_p50", 3, p50),
         F::value("wakeups_per_batch", |of| of.ours(rounded(of.bench.wakeups, 3)))
             .lower("Wake-ups of a blocked reader", "for each batch"),
-        F::value("threads", |of| of.of_shares(|shares| Some(shares.len()))),
-        F::value("least_round_trips", |of| {
-            of.of_shares(|shares| shares.iter().map(|share| share.round_trips).min())
-        })
-        .higher("Round trips of the slowest thread", "in a round"),
-        F::value("most_round_trips", |of| {
-            of.of_shares(|shares| shares.iter().map(|share| share.round_trips).max())
-        })
-        .higher("Round trips of the fastest thread", "in a round"),
-        F::value("longest_wait_us", |of| {
-            let us = |longest: Duration| rounded(longest.as_secs_f64() * 1e6, 1);
-            of.of_shares(|shares| shares.iter().map(|share| share.longest).max().map(us))
-        })
-        .lower("Longest wait of a thread", "µs"),
+        F::value("threads", |of| of.of_threads(of.bench.options.threads)).group("{} threads"),
+        F::value("think_us", |of| of.of_threads(of.bench.options.think)).group("{} µs of thought"),
+        F::value("bulk", |of| of.of_threads(of.bench.options.bulk)).group("{} bulk flows"),
+        F::value("busy", |of| of.of_threads(of.bench.options.busy)).group("{} busy threads"),
+        F::count("least_round_trips", |of| of.spread_of_threads(|s| s.least as f64))
+            .higher("Round trips of the slowest thread", "in a round"),
+        F::count("most_round_trips", |of| of.spread_of_threads(|s| s.most as f64))
+            .higher("Round trips of the fastest thread", "in a round"),
+        F::spread("longest_us", 1, |of| of.spread_of_threads(|s| f64::from(s.longest) / 1000.0))
+            .lower("Longest round trip", "µs"),
     ];
 
     fn engine(&self, engine: &Engine) -> (String, &'static str) {
@@ -148,12 +164,13 @@ impl ResultLine<'_, RrBench> {
         (*self.case == Engine::Pair).then(|| value.into())
     }
 
-    fn of_shares<T: Into<Value>>(
-        &self,
-        get: impl Fn(&[ThreadShare]) -> Option<T>,
-    ) -> Option<Value> {
-        let shares = Some(&*self.bench.shares).filter(|shares| !shares.is_empty())?;
-        self.ours(get(shares)?)
+    /// A field of threads that block.
+    fn of_threads(&self, value: u32) -> Option<Value> {
+        (self.bench.options.threads > 0).then(|| value.into())
+    }
+
+    fn spread_of_threads(&self, of: impl Fn(&RrSample) -> f64) -> Option<Spread> {
+        (self.bench.options.threads > 0).then(|| self.spread(of)).flatten()
     }
 }
 
@@ -161,14 +178,41 @@ impl InTurns for RrBench {
     fn sample(&self, engine: &Engine, _: u16) -> Result<RrSample, Failure> {
         let (size, seconds) = (self.options.size as usize, self.options.time.seconds);
         let (sides, stats) = (self.sides, self.options.common.stats);
-        let times = match engine {
-            Engine::Kernel(_) => kernel::ping_pong(size, seconds, sides)?,
-            Engine::Pair | Engine::Tap => pair(size, seconds, sides, stats)?,
+        let trips = match (engine, self.options.blocking()) {
+            (Engine::Kernel(_), None) => Trips::of_one(kernel::ping_pong(size, seconds, sides)?),
+            (Engine::Kernel(_), Some(plan)) => blocking::loopback(plan)?,
+            (_, None) => Trips::of_one(pair(size, seconds, sides, stats)?),
+            (_, Some(plan)) => blocking::pair(plan, stats)?,
         };
+        let Trips { times, least, most } = trips;
         let time = times.iter().map(|&ns| Duration::from_nanos(ns.into())).sum();
         let bytes = 2 * (size * times.len()) as u64;
         let round = Round { bytes, time, receiver_cpu: Duration::ZERO };
-        Ok(RrSample { round, p50: percentile(&times, 0.5), p99: percentile(&times, 0.99) })
+        let (p50, p99) = (percentile(&times, 0.5), percentile(&times, 0.99));
+        let longest = times.last().copied().unwrap_or(0);
+        Ok(RrSample { round, p50, p99, longest, least, most })
+    }
+}
+
+impl RrOptions {
+    /// The plan of threads that block.
+    fn blocking(&self) -> Option<blocking::Plan> {
+        (self.threads > 0).then(|| blocking::Plan {
+            threads: self.threads,
+            size: self.size as usize,
+            seconds: self.time.seconds,
+            think: Duration::from_micros(self.think.into()),
+            bulk: self.bulk,
+            busy: self.busy,
+        })
+    }
+}
+
+impl Trips {
+    /// The round trips of one side that polls.
+    fn of_one(times: Vec<u32>) -> Self {
+        let count = times.len();
+        Self { times, least: count, most: count }
     }
 }
 
@@ -199,56 +243,6 @@ fn pair(size: usize, seconds: f64, sides: Sides, stats: bool) -> Result<Vec<u32>
         eprint!("{}{}", left.stats(), right.stats());
     }
     Ok(samples)
-}
-
-/// The share of a host that a thread got.
-struct ThreadShare {
-    round_trips: u64,
-    /// The longest that one of them took.
-    longest: Duration,
-}
-
-/// Threads of one host make round trips to threads of the other, all competing for the lock.
-fn shares(options: &RrOptions) -> Result<Vec<ThreadShare>, Failure> {
-    let (size, seconds) = (options.size as usize, options.time.seconds);
-    // Drivers that poll, as busy as they get.
-    let (left, right, _) = on_a_pair(None, |host| host)?;
-    let what = "going back and forth";
-    let on = SocketAddr::from((RIGHT, 9002));
-    let listener = right.listen(on).because(what)?;
-    std::thread::scope(|scope| {
-        let mut pinging = Vec::new();
-        for _ in 0..options.threads {
-            let client = left.connect_timeout(on, PATIENCE).because(what)?;
-            let mut server = accept(&listener, nap).because(what)?;
-            server.set_nonblocking(false).because(what)?;
-            scope.spawn(move || {
-                let mut buffer = vec![0; size];
-                // Until the client is gone.
-                while server
-                    .read_exact(&mut buffer)
-                    .and_then(|()| server.write_all(&buffer))
-                    .is_ok()
-                {}
-            });
-            pinging.push(scope.spawn(move || ping(client, size, seconds).because(what)));
-        }
-        pinging.into_iter().map(joined).collect()
-    })
-}
-
-fn ping(mut client: TcpStream, size: usize, seconds: f64) -> std::io::Result<ThreadShare> {
-    client.set_read_timeout(Some(PATIENCE))?;
-    let (mut buffer, begin) = (vec![0x55; size], Instant::now());
-    let mut share = ThreadShare { round_trips: 0, longest: Duration::ZERO };
-    while begin.elapsed().as_secs_f64() < seconds {
-        let started = Instant::now();
-        client.write_all(&buffer)?;
-        client.read_exact(&mut buffer)?;
-        share.round_trips += 1;
-        share.longest = share.longest.max(started.elapsed());
-    }
-    Ok(share)
 }
 
 /// How often a blocked reader is woken for data that its peer queued at once: batches are sent by
