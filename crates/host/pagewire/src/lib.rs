@@ -172,6 +172,7 @@ mod host;
 mod link;
 mod names;
 pub mod net;
+mod poller;
 pub mod proxy;
 mod reentrancy;
 #[cfg(feature = "rings")]
