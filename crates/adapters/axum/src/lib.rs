@@ -3,18 +3,21 @@
 //!
 //! ```no_run
 //! use axum::{Router, extract::ConnectInfo, middleware, routing::get};
-//! use pagewire::{Host, net::TcpListener};
+//! use pagewire::{Host, Tap, net::TcpListener};
 //! use pagewire_axum::{Listener, Peer, by_reference};
 //!
-//! # async fn server(host: &Host) -> std::io::Result<()> {
+//! # async fn server() -> Result<(), Box<dyn std::error::Error>> {
+//! let host = Host::builder().device(Tap::open("pw0")?).address("10.77.0.2/24");
+//! let host = host.start_in_runtime()?; // a task drives the host: a request costs one wake-up
 //! let app = Router::new()
 //!     .route("/who", get(async |ConnectInfo(Peer(peer)): ConnectInfo<Peer>| peer.to_string()))
 //!     .layer(middleware::map_response(by_reference)); // bodies leave without a copy
-//! let listener = Listener(TcpListener::bind_on(host, "0.0.0.0:80").await?);
+//! let listener = Listener(TcpListener::bind_on(&host, "0.0.0.0:80").await?);
 //! let failed = host.failed(); // a lost device
 //! axum::serve(listener, app.into_make_service_with_connect_info::<Peer>())
 //!     .with_graceful_shutdown(async move { drop(failed.await) })
-//!     .await
+//!     .await?;
+//! # Ok(())
 //! # }
 //! ```
 //!
