@@ -140,7 +140,18 @@ impl Driver {
             return shared.stay_out(wait);
         }
         inner.devices.disarm();
+        inner.batch.end(now);
         let worked = inner.turn(now);
+        if shared.is_driven_by_task() || shared.is_driven_by_waits() {
+            let woken = inner.waiters.ready.len();
+            if woken > 1 {
+                inner.batch.begin(now);
+                shared.unlock_and_wake(inner);
+                let polled = self.last_idle_poll.take().is_some();
+                self.note_work(now, polled);
+                return Next::StepAgain;
+            }
+        }
         let before = self.last_idle_poll.take();
         let mut lost = false;
         if worked || !inner.waiters.ready.is_empty() {

@@ -158,6 +158,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
+mod batch;
 mod builder;
 mod contain;
 mod devices;

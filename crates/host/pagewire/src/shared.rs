@@ -18,6 +18,7 @@ use pagewire_mem::Instant;
 use pagewire_sockets::{WaiterId, io_error};
 use pagewire_stack::{Error, Event, SocketId, Stack};
 
+use crate::batch::Batch;
 use crate::contain::Panics;
 use crate::devices::Devices;
 use crate::error::NetworkDown;
@@ -108,8 +109,9 @@ pub(crate) struct Inner {
     pub(crate) id: u64,
     pub(crate) panics: Panics,
     pub(crate) watchers: EndWatchers,
-    /// The last flush stopped before all output was sent.
+    /// The last flush stopped before all output was sent, or a batch holds some.
     pub(crate) unfinished: bool,
+    pub(crate) batch: Batch,
     /// When the thread that sleeps on the devices wakes by itself; zero: none sleeps, or it was woken.
     pub(crate) armed_until: Instant,
     /// When memory that was not used for a while goes back to the system next.
@@ -161,6 +163,7 @@ impl Shared {
             panics: panics.clone(),
             watchers: watchers.clone(),
             unfinished: false,
+            batch: Batch::default(),
             armed_until: Instant::ZERO,
             trim_at: Instant::ZERO + TRIM_INTERVAL,
             observer: None,

@@ -111,6 +111,10 @@ impl Shared {
     /// Sends the output of an operation. An operation without output may have set a timer all the same.
     fn finish(&self, inner: &mut Inner, now: Instant) {
         if inner.has_output() {
+            if inner.batch.defers(now) {
+                inner.unfinished = true;
+                return;
+            }
             inner.flush(now);
         }
         self.rearm_timer(inner);
