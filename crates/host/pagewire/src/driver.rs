@@ -48,8 +48,11 @@ fn drive(shared: &Shared) {
     let mut driver = Driver::new(shared);
     loop {
         match driver.step(shared) {
-            Next::StepAgain => {}
-            Next::Pause => pause(),
+            Next::StepAgain => shared.yield_lock(),
+            Next::Pause => {
+                pause();
+                shared.yield_lock();
+            }
             Next::Sleep(wait) => driver.rang |= wait_for_any(shared, &[], wait),
             Next::StayOut(wait) => {
                 std::thread::park_timeout(wait);

@@ -6,7 +6,7 @@ pub(crate) mod locked;
 pub(crate) mod shutdown;
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Wake;
 use std::thread::Thread;
@@ -42,6 +42,8 @@ static LAST_ID: AtomicU64 = AtomicU64::new(0);
 /// A host's state: the part that the lock guards, and flags that threads read without the lock.
 pub(crate) struct Shared {
     pub(crate) inner: Mutex<Inner>,
+    /// Threads that wait for the lock.
+    pub(crate) contended: Arc<AtomicU32>,
     /// The zero of the host's clock.
     zero: WallClock,
     /// Nanoseconds that the clock shows instead of the time since `zero`.
@@ -112,6 +114,10 @@ pub(crate) struct Inner {
     /// The last flush stopped before all output was sent, or a batch holds some.
     pub(crate) unfinished: bool,
     pub(crate) batch: Batch,
+    /// Threads that wait for the lock.
+    pub(crate) contended: Arc<AtomicU32>,
+    /// When the last turn began.
+    pub(crate) last_turn: Instant,
     /// When the thread that sleeps on the devices wakes by itself; zero: none sleeps, or it was woken.
     pub(crate) armed_until: Instant,
     /// When memory that was not used for a while goes back to the system next.
@@ -145,6 +151,7 @@ impl Shared {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let wake = Arc::new(rustix::event::eventfd(0, flags)?);
         let asleep = Arc::new(AtomicBool::new(false));
+        let contended = Arc::new(AtomicU32::new(0));
         let (panics, watchers) = (Panics::default(), EndWatchers::default());
         let id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
         stack.completions().set_waker(driver_waker(&wake, &asleep));
@@ -164,6 +171,8 @@ impl Shared {
             watchers: watchers.clone(),
             unfinished: false,
             batch: Batch::default(),
+            contended: Arc::clone(&contended),
+            last_turn: Instant::ZERO,
             armed_until: Instant::ZERO,
             trim_at: Instant::ZERO + TRIM_INTERVAL,
             observer: None,
@@ -177,6 +186,7 @@ impl Shared {
         };
         Ok(Self {
             inner: Mutex::new(inner),
+            contended,
             zero,
             #[cfg(feature = "testing")]
             clock: None,

@@ -22,6 +22,9 @@ use crate::reentrancy::{self, DriverGuard};
 use crate::shared::locked::Locked;
 use crate::shared::{Inner, Shared, notify};
 
+/// How long after the last turn a call takes one on its way: more than a thread needs to wake up.
+const OVERDUE: Duration = Duration::from_micros(50);
+
 /// The first sleep of a thread that waits for a host which a runtime's task drives, before it checks whether
 /// that task still runs. Each further sleep is twice as long.
 const FIRST_STALL_CHECK: Duration = Duration::from_millis(1);
@@ -116,6 +119,10 @@ impl Shared {
                 return;
             }
             inner.flush(now);
+        }
+        if now >= inner.last_turn + OVERDUE && self.driver.get().is_some() {
+            // The poller has not had a core since: this thread has one.
+            inner.turn(now);
         }
         self.rearm_timer(inner);
     }
@@ -335,6 +342,7 @@ impl<'a> Wait<'a> {
             if !lost && now < until {
                 shared.unlock_and_wake(inner);
                 driver::pause();
+                shared.yield_lock();
                 continue;
             }
             if shared.is_driven_by_task() {
