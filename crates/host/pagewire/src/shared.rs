@@ -349,6 +349,12 @@ impl Shared {
         }
     }
 
+    /// Whether the driver is a thread of its own. A task sleeps on the eventfd in the runtime's epoll instance, and
+    /// would take wake-ups that are a leader's: no thread leads asleep then.
+    pub(crate) fn has_driver_thread(&self) -> bool {
+        self.driver.get().is_some()
+    }
+
     /// Calls the thread that is to poll the devices next.
     pub(crate) fn call(&self, successor: Successor<Arc<Unpark>>) {
         match successor {

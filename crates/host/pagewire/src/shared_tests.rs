@@ -389,6 +389,7 @@ fn receive(shared: &Shared, socket: UdpId) {
 fn a_leader_that_leaves_lets_a_follower_lead() {
     let (device, far) = Pair::new().expect("pair");
     let (shared, peer) = (without_driver(device), peer(far));
+    shared.driver.set(thread::current()).expect("the first");
     let [(first, to_first), (second, to_second)] = sockets(&shared, &peer);
     let spawn = |socket| {
         let shared = Arc::clone(&shared);

@@ -120,7 +120,7 @@ impl Shared {
             }
             inner.flush(now);
         }
-        if now >= inner.last_turn + OVERDUE && self.driver.get().is_some() {
+        if now >= inner.last_turn + OVERDUE && self.has_driver_thread() {
             // The poller has not had a core since: this thread has one.
             inner.turn(now);
         }
@@ -266,8 +266,7 @@ impl<'a> Wait<'a> {
         mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
         let mut until = began + self.shared.spin.limit(began);
-        // A task that drives the host shares a thread with none of its leaders.
-        let mut leads = !self.shared.is_driven_by_task() || until > began;
+        let mut leads = self.shared.has_driver_thread() || until > began;
         loop {
             if leads {
                 match self.lead(began, until, &mut op) {
@@ -278,7 +277,7 @@ impl<'a> Wait<'a> {
             }
             // A thread that follows has waited for long enough: it polls no more.
             until = began;
-            leads = !self.shared.is_driven_by_task();
+            leads = self.shared.has_driver_thread();
             if let Some(done) = self.follow(&mut op) {
                 return done;
             }
@@ -345,7 +344,7 @@ impl<'a> Wait<'a> {
                 shared.yield_lock();
                 continue;
             }
-            if shared.is_driven_by_task() {
+            if !shared.has_driver_thread() {
                 term.over = true;
                 inner.polling.drive();
                 shared.unlock_and_wake(inner);
@@ -388,7 +387,7 @@ impl<'a> Wait<'a> {
         let tried = shared.with_inner(|inner, clock| {
             let result = op(&mut inner.stack, clock);
             if let Err(Error::WouldBlock) = result {
-                let may_lead = !shared.is_driven_by_task() && !inner.failed;
+                let may_lead = shared.has_driver_thread() && !inner.failed;
                 if may_lead && !inner.polling.is_led() && !shared.shutdown.is_requested() {
                     // The last leader has just left.
                     return Err(None);
