@@ -388,7 +388,9 @@ fn receive(shared: &Shared, socket: UdpId) {
 #[test]
 fn a_leader_that_leaves_lets_a_follower_lead() {
     let (device, far) = Pair::new().expect("pair");
-    let (shared, peer) = (without_driver(device), peer(far));
+    let (mut shared, peer) = (without_driver(device), peer(far));
+    // However long the test takes, the follower has gone to sleep just now.
+    Arc::get_mut(&mut shared).expect("nobody else has it").clock = Some(Default::default());
     shared.driver.set(thread::current()).expect("the first");
     let [(first, to_first), (second, to_second)] = sockets(&shared, &peer);
     let spawn = |socket| {
