@@ -423,9 +423,13 @@ fn a_leader_without_followers_wakes_nobody_as_it_leaves() {
     let (device, far) = Pair::new().expect("pair");
     let (shared, peer) = (without_driver(device), peer(far));
     let [(socket, to_socket), _] = sockets(&shared, &peer);
+    let theirs = Arc::clone(&shared);
+    let leads = thread::spawn(move || receive(&theirs, socket));
     to_socket.send(b"?").expect("sent");
-    peer.turn();
-    receive(&shared, socket);
+    while !leads.is_finished() {
+        peer.turn();
+    }
+    leads.join().expect("it ends");
     assert!(!was_woken(&shared));
 }
 
