@@ -97,9 +97,9 @@ impl Inner {
             stack.set_receive_room(link.device.room().unwrap_or(usize::MAX));
             stack.handle_frames_on(now, link.id, &mut devices.rx);
         }
-        if frames > 0 {
-            let copied = stack.ledger_mut().get(CopyReason::DeviceRx) - copied;
-            devices.copied_per_frame = copied / frames;
+        let copied = stack.ledger_mut().get(CopyReason::DeviceRx) - copied;
+        if let Some(each) = copied.checked_div(frames) {
+            devices.copied_per_frame = each;
         }
         if devices.all.len() > 1 {
             // The room of one device says nothing about windows of the others' connections.

@@ -68,7 +68,7 @@ impl Connection {
         let rests = self.inbound.ack.due <= AckDue::Delayed
             && matches!(self.path.state(), State::Established | State::CloseWait)
             && self.out.transfer.recovery.is_none()
-            && self.life.reset.is_none()
+            && !self.life.resets()
             && self.has_sent_all();
         if rests {
             self.out.check_room(&self.path);

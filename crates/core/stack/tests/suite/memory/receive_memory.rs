@@ -86,7 +86,7 @@ fn crowd(n: usize, half_reads: bool) -> usize {
     let (mut buf, mut most) = (vec![0; 64 << 10], 0);
     let mut sent = vec![0; n];
     let mut came = vec![0; n];
-    let reads = |i: usize| !half_reads || i % 2 == 0;
+    let reads = |i: usize| !half_reads || i.is_multiple_of(2);
     for _ in 0..4000 {
         for (sent, client) in sent.iter_mut().zip(&clients).filter(|(sent, _)| **sent < data.len())
         {
@@ -134,7 +134,7 @@ fn crowd_of_which_half_is_never_read_loses_nothing_for_memory_and_the_others_get
 fn refused_data_is_answered_with_a_window_of_zero_which_opens_when_the_program_reads() {
     let (mut p, clients, servers) = many(1);
     let (client, server) = (clients[0], servers[0]);
-    let mut send = |p: &mut Pair| {
+    let send = |p: &mut Pair| {
         let mut frags = FragVec::from_iter([Frag::from_bytes(Bytes::from(pattern(1000)))]);
         assert_eq!(p.a.send(p.now, client, &mut frags), Ok(1000));
         p.run(Duration::from_millis(1));
