@@ -34,8 +34,6 @@ use crate::waiters::{EndWatchers, HostWaiters};
 use locked::Locked;
 use shutdown::{SHUTDOWN_LIMIT, ShutdownProgress, ShutdownRequest};
 
-use crate::turn::TRIM_INTERVAL;
-
 /// The newest host's number.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
@@ -174,7 +172,7 @@ impl Shared {
             contended: Arc::clone(&contended),
             last_turn: Instant::ZERO,
             armed_until: Instant::ZERO,
-            trim_at: Instant::ZERO + TRIM_INTERVAL,
+            trim_at: Instant::ZERO,
             observer: None,
             #[cfg(feature = "rings")]
             rings: Default::default(),

@@ -35,7 +35,7 @@ const SERVICE_TURNS: usize = 16;
 pub(crate) const BLOCKED_RETRY: Duration = Duration::from_millis(1);
 
 /// How often unused memory goes back to the system: groups of pages that nobody took for so long.
-pub(crate) const TRIM_INTERVAL: Duration = Duration::from_secs(1);
+const TRIM_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often a device without a descriptor is polled while all threads sleep.
 const POLLED_DEVICE: Duration = Duration::from_millis(1);

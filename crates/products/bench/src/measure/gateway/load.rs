@@ -135,6 +135,14 @@ impl LoadState {
         self.count.fetch_add(n as u64, Ordering::Relaxed);
     }
 
+    /// Waits until something was counted: an engine may take its time until connections of its own stand.
+    fn wait_for_first(&self) {
+        let end = Instant::now() + PATIENCE;
+        while self.count.load(Ordering::Relaxed) == 0 && Instant::now() < end {
+            std::thread::park_timeout(CHECK_TIME);
+        }
+    }
+
     /// Lets the load run, and stops it: how much it did in the measured time, how long that was, and
     /// what `cpu` said at its begin and at its end.
     fn measured<T>(&self, seconds: f64, cpu: impl Fn() -> T) -> (u64, Duration, T, T) {
@@ -335,7 +343,10 @@ pub(super) fn requests(ends: &Ends<'_>, seconds: f64) -> Result<f64, Failure> {
         echo(None, all, shared, |n| shared.add(n));
         Ok(())
     };
-    let wait = |shared: &LoadState| shared.measured(seconds, || ());
+    let wait = |shared: &LoadState| {
+        shared.wait_for_first();
+        shared.measured(seconds, || ())
+    };
     let (_, (bytes, time, ..)) = loaded(ends, 1, serve, ask, wait)?;
     Ok(bytes as f64 / REQUEST as f64 / time.as_secs_f64())
 }
