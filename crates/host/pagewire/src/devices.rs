@@ -22,8 +22,6 @@ pub(crate) struct Devices {
     /// Index of the device that is first in the next round.
     pub(crate) first: usize,
     pub(crate) rx: VecDeque<PacketBuf>,
-    /// Bytes that the devices copied for each of the last frames.
-    pub(crate) copied_per_frame: u64,
     /// Frames that a device has just refused.
     pub(crate) refused: VecDeque<PacketBuf>,
     /// Duplicates of the devices' descriptors, then of the services', to wait on without the lock.
@@ -67,19 +65,12 @@ impl Devices {
             all: Vec::new(),
             first: 0,
             rx: VecDeque::with_capacity(RECEIVE_BURST),
-            copied_per_frame: 0,
             refused: VecDeque::new(),
             fds: Arc::new([]),
             services: Vec::new(),
             services_polled: false,
             last: Vec::new(),
         }
-    }
-
-    /// The number of frames, at most a burst, for which the devices copy about this many bytes.
-    pub(crate) fn frames_of(&self, bytes: u64) -> usize {
-        let frames = bytes / self.copied_per_frame.max(1);
-        usize::try_from(frames).map_or(RECEIVE_BURST, |frames| frames.clamp(1, RECEIVE_BURST))
     }
 
     /// The MTU of a link, unless it was removed.

@@ -9,15 +9,13 @@ pub(crate) mod task;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pagewire_mem::{Deferral, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::poller::Look;
 use crate::reentrancy;
-use crate::shared::Shared;
+use crate::shared::{INLINE_GRACE, Poller, Shared};
 use crate::spin::Spin;
 
 /// How often the shutdown of a host checks its progress.
@@ -39,8 +37,6 @@ pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
 /// report the failure.
 fn run(shared: &Arc<Shared>) {
     reentrancy::become_driver_of(shared.id);
-    // A host has one such thread, ever.
-    let _ = shared.driver.set(std::thread::current());
     while catch_unwind(AssertUnwindSafe(|| drive(shared))).is_err() {}
 }
 
@@ -48,19 +44,10 @@ fn drive(shared: &Shared) {
     let mut driver = Driver::new(shared);
     loop {
         match driver.step(shared) {
-            Next::StepAgain => shared.yield_lock(),
-            Next::Pause => {
-                pause();
-                shared.yield_lock();
-            }
-            Next::Sleep(wait) => driver.rang |= wait_for_any(shared, &[], wait),
-            Next::StayOut(wait) => {
-                std::thread::park_timeout(wait);
-                shared.stays_out.store(false, Ordering::SeqCst);
-            }
-            Next::SleepOnDevices(devices, wait) => {
-                driver.rang |= wait_for_any(shared, &devices, wait);
-            }
+            Next::StepAgain => {}
+            Next::Pause => pause(),
+            Next::Sleep(wait) => sleep(shared, &[], wait),
+            Next::SleepOnDevices(devices, wait) => sleep(shared, &devices, wait),
             Next::End => return,
         }
     }
@@ -72,10 +59,6 @@ pub(crate) struct Driver {
     idle_since: Instant,
     /// When the last step polled in vain; `None`: it had work, or was followed by a sleep.
     last_idle_poll: Option<Instant>,
-    /// How long it has polled since it had work.
-    polled: Duration,
-    /// The eventfd was readable. A driver that a leader has relieved leaves the wake-up to the leader.
-    rang: bool,
 }
 
 /// The wait of a driver before its next step.
@@ -84,10 +67,9 @@ pub(crate) enum Next {
     StepAgain,
     /// A pause of a busy poll, in which others get the lock.
     Pause,
-    /// A sleep of this length, or until the eventfd wakes it: the devices are lost.
+    /// A sleep of this length, or until the eventfd wakes it: another thread polls the devices, or they are
+    /// lost.
     Sleep(Duration),
-    /// A sleep of this length, or until somebody calls the driver: a thread leads, which the eventfd wakes.
-    StayOut(Duration),
     /// A sleep of this length, or until the eventfd or one of these descriptors wakes it.
     SleepOnDevices(Arc<[Arc<OwnedFd>]>, Duration),
     /// None: the host is shut down, and its driver ends.
@@ -96,25 +78,15 @@ pub(crate) enum Next {
 
 impl Driver {
     pub(crate) fn new(shared: &Shared) -> Self {
-        let (spin, idle_since) = (Spin::new(shared.spin_max), shared.now());
-        Self { spin, idle_since, last_idle_poll: None, polled: Duration::ZERO, rang: false }
+        Self { spin: Spin::new(shared.spin_max), idle_since: shared.now(), last_idle_poll: None }
     }
 
     /// Takes a turn, if it is this driver's, and decides how to wait for the next.
     pub(crate) fn step(&mut self, shared: &Shared) -> Next {
         shared.note_step();
-        let called = shared.called.swap(false, Ordering::SeqCst);
+        shared.end_sleep();
         let (mut inner, now) = shared.lock_now();
         let shutting_down = shared.shutdown.is_requested();
-        let led = inner.polling.is_led();
-        if !led {
-            // No other thread sleeps on the devices.
-            shared.end_sleep();
-            inner.armed_until = Instant::ZERO;
-            if std::mem::take(&mut self.rang) {
-                shared.read_wake();
-            }
-        }
         if shutting_down && let Some(report) = shared.step_shutdown(&mut inner, now) {
             if !shared.shutdown.keeps_driver() {
                 drop(inner);
@@ -129,49 +101,25 @@ impl Driver {
             shared.unlock_and_wake(inner);
             return Next::Sleep(LONGEST_SLEEP);
         }
-        let look = if shutting_down && led {
-            Look::Poll
-        } else {
-            inner.polling.look(now, called || shutting_down)
-        };
-        let out = match look {
-            Look::Poll => None,
-            Look::StayOut(wait) => Some(wait),
-            Look::Rest => Some(LONGEST_SLEEP),
-        };
-        if let Some(wait) = out {
-            return shared.stay_out(wait);
+        if inner.last_inline.is_some_and(|at| now < at + INLINE_GRACE) {
+            inner.poller = Poller::Deferred;
+            return Next::Sleep(INLINE_GRACE);
         }
+        inner.poller = Poller::Running;
         inner.devices.disarm();
-        inner.batch.end(now);
         let worked = inner.turn(now);
-        if shared.is_driven_by_task() || shared.is_driven_by_waits() {
-            let woken = inner.waiters.ready.len();
-            if woken > 1 {
-                inner.batch.begin(now);
-                shared.unlock_and_wake(inner);
-                let polled = self.last_idle_poll.take().is_some();
-                self.note_work(now, polled);
-                return Next::StepAgain;
-            }
-        }
         let before = self.last_idle_poll.take();
         let mut lost = false;
         if worked || !inner.waiters.ready.is_empty() {
-            self.note_work(now, before.is_some());
+            self.spin.ended(now.saturating_since(self.idle_since));
+            self.idle_since = now;
         } else if let Some(before) = before {
             lost = self.spin.lost_core(before, now);
         }
         if !lost && !shutting_down && now.saturating_since(self.idle_since) < self.spin.limit(now) {
             self.last_idle_poll = Some(now);
-            self.polled = now.saturating_since(self.idle_since);
             shared.unlock_and_wake(inner);
             return Next::Pause;
-        }
-        if led {
-            // The leader leaves a host that ends, and may still need the eventfd.
-            shared.unlock_and_wake(inner);
-            return shared.stay_out(SHUTDOWN_POLL);
         }
         let wait =
             inner.longest_sleep(now, if shutting_down { SHUTDOWN_POLL } else { LONGEST_SLEEP });
@@ -184,7 +132,7 @@ impl Driver {
             shared.unlock_and_wake(inner);
             return Next::StepAgain;
         }
-        inner.polling.arm();
+        inner.poller = Poller::Armed;
         inner.armed_until = now + wait;
         let fds = inner.devices.fds();
         shared.unlock_and_wake(inner);
@@ -192,47 +140,20 @@ impl Driver {
     }
 }
 
-impl Driver {
-    /// A wait is over; `polled`: without a sleep.
-    fn note_work(&mut self, now: Instant, polled: bool) {
-        let waited = now.saturating_since(self.idle_since);
-        self.spin.ended(now, waited, if polled { waited } else { self.polled });
-        (self.idle_since, self.polled) = (now, Duration::ZERO);
-    }
-}
-
-impl Shared {
-    /// Lets the driver stay out for a time, unless it has just been called.
-    fn stay_out(&self, wait: Duration) -> Next {
-        // Whoever calls from here on finds the driver out; an earlier call is seen below.
-        self.stays_out.store(true, Ordering::SeqCst);
-        if self.called.load(Ordering::SeqCst) { Next::StepAgain } else { Next::StayOut(wait) }
-    }
-
-    /// Makes the eventfd unreadable. Does not block.
-    fn read_wake(&self) {
-        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
-    }
-}
-
-/// Sleeps until a device, the eventfd or the clock wakes the thread that polls the devices.
-pub(crate) fn sleep(shared: &Shared, devices: &[Arc<OwnedFd>], wait: Duration) {
-    if wait_for_any(shared, devices, wait) {
-        shared.read_wake();
-    }
-}
-
-/// Sleeps as [`sleep`]; returns whether the eventfd is readable.
-fn wait_for_any(shared: &Shared, devices: &[Arc<OwnedFd>], wait: Duration) -> bool {
+/// Sleeps until a device, the eventfd or the clock wakes the thread.
+fn sleep(shared: &Shared, devices: &[Arc<OwnedFd>], wait: Duration) {
     let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
     let wake = PollFd::new(&shared.wake, PollFlags::IN);
-    match devices {
+    let woken = match devices {
         [] => poll(&mut [wake], Some(&timeout)).is_ok_and(|n| n > 0),
         [device] => wakes(&mut [wake, PollFd::new(device, PollFlags::IN)], &timeout),
         devices => {
             let devices = devices.iter().map(|device| PollFd::new(device, PollFlags::IN));
             wakes(&mut std::iter::once(wake).chain(devices).collect::<Vec<_>>(), &timeout)
         }
+    };
+    if woken {
+        let _ = rustix::io::read(&shared.wake, &mut [0u8; 8]);
     }
 }
 

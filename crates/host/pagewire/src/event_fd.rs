@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pagewire_mem::Instant;
 use rustix::event::epoll;
 
 use crate::driver::LONGEST_SLEEP;
 use crate::host::Host;
+use crate::shared::Poller;
 use crate::timer::Timer;
 
 /// Turns in one call of [`EventFd::drive`]: then the loop has its chance.
@@ -98,7 +98,7 @@ impl EventFd {
         for _ in 0..TURNS {
             shared.end_sleep();
             let (mut inner, now) = shared.lock_now();
-            inner.armed_until = Instant::ZERO;
+            inner.poller = Poller::Running;
             inner.devices.disarm();
             let worked = inner.turn(now);
             let wait = inner.longest_sleep(now, LONGEST_SLEEP);
@@ -107,6 +107,7 @@ impl EventFd {
                 shared.unlock_and_wake(inner);
                 continue;
             }
+            inner.poller = Poller::Armed;
             inner.armed_until = now + wait;
             let devices = inner.devices.fds();
             shared.unlock_and_wake(inner);

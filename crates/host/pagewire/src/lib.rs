@@ -158,7 +158,6 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
-mod batch;
 mod builder;
 mod contain;
 mod devices;
@@ -173,7 +172,6 @@ mod host;
 mod link;
 mod names;
 pub mod net;
-mod poller;
 pub mod proxy;
 mod reentrancy;
 #[cfg(feature = "rings")]

@@ -58,16 +58,19 @@ pub(crate) fn become_driver_of(host: u64) {
 }
 
 /// A guard while which this thread takes a step as a host's driver.
+#[cfg(feature = "tokio")]
 pub(crate) struct DriverGuard {
     before: u64,
 }
 
+#[cfg(feature = "tokio")]
 impl DriverGuard {
     pub(crate) fn of(host: u64) -> Self {
         Self { before: DRIVES.replace(host) }
     }
 }
 
+#[cfg(feature = "tokio")]
 impl Drop for DriverGuard {
     fn drop(&mut self) {
         DRIVES.set(self.before);

@@ -101,7 +101,7 @@ impl Shared {
     /// # Errors
     /// `Deadlock` on the thread that drives the host, which would end the wait.
     pub(crate) fn block_on<F: Future>(&self, future: F) -> io::Result<F::Output> {
-        let woken = Unpark::new(None);
+        let woken = Unpark::new();
         let waker = Waker::from(Arc::clone(&woken));
         let (mut cx, mut stall_watch) = (Context::from_waker(&waker), StallWatch::new(self));
         let mut future = pin!(future);

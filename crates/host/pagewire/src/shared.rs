@@ -1,15 +1,24 @@
 //! The state that the application's threads and the driver share: one stack, its devices, one lock.
 //!
-//! The devices have one poller at a time, chosen under the lock (`poller.rs`).
+//! The device has one poller at a time, chosen under the lock ([`Poller`]):
+//!
+//! ```text
+//!               device idle for `spin`                a thread begins to wait
+//!   Running --------------------------> Armed ----------------------------------> Deferred
+//!      ^  <-- device or eventfd wakes --/   (the driver sleeps on device + eventfd)   |
+//!      \------- the waiting thread gave up, or none polled for `INLINE_GRACE` --------/
+//! ```
+//!
+//! In `Deferred` an application thread that waits polls the device inline, so that a round trip costs
+//! microseconds; the driver only checks from time to time that the thread still does. A thread that has its
+//! answer while another one has just gone to sleep ends `Deferred`, too.
 
 pub(crate) mod locked;
 pub(crate) mod shutdown;
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::task::Wake;
-use std::thread::Thread;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant as WallClock};
 
 #[cfg(feature = "rings")]
@@ -18,21 +27,32 @@ use pagewire_mem::Instant;
 use pagewire_sockets::{WaiterId, io_error};
 use pagewire_stack::{Error, Event, SocketId, Stack};
 
-use crate::batch::Batch;
 use crate::contain::Panics;
 use crate::devices::Devices;
 use crate::error::NetworkDown;
-use crate::poller::{Polling, Successor};
 use crate::reentrancy;
 #[cfg(feature = "rings")]
 use crate::rings::serve::AttachedEngines;
 use crate::service::AttachedService;
 use crate::spin::Spin;
-use crate::wait::Unpark;
 use crate::waiters::{EndWatchers, HostWaiters};
 
 use locked::Locked;
 use shutdown::{SHUTDOWN_LIMIT, ShutdownProgress, ShutdownRequest};
+
+/// How long after the last inline poll the driver takes the device back, and a frame can wait.
+pub(crate) const INLINE_GRACE: Duration = Duration::from_micros(200);
+
+/// Who polls the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Poller {
+    /// The driver, busily.
+    Running,
+    /// The driver, asleep until the device or the eventfd wakes it.
+    Armed,
+    /// An application thread, inline.
+    Deferred,
+}
 
 /// The newest host's number.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
@@ -40,29 +60,23 @@ static LAST_ID: AtomicU64 = AtomicU64::new(0);
 /// A host's state: the part that the lock guards, and flags that threads read without the lock.
 pub(crate) struct Shared {
     pub(crate) inner: Mutex<Inner>,
-    /// Threads that wait for the lock.
-    pub(crate) contended: Arc<AtomicU32>,
     /// The zero of the host's clock.
     zero: WallClock,
     /// Nanoseconds that the clock shows instead of the time since `zero`.
     #[cfg(feature = "testing")]
     pub(crate) clock: Option<Arc<AtomicU64>>,
-    /// An eventfd that wakes whoever sleeps on the devices.
+    /// An eventfd that wakes the driver.
     pub(crate) wake: Arc<OwnedFd>,
-    /// The driver's thread, if it has one of its own.
-    pub(crate) driver: OnceLock<Thread>,
-    /// The driver stays out, and does not sleep on the eventfd.
-    pub(crate) stays_out: AtomicBool,
-    /// The driver was called for a turn.
-    pub(crate) called: AtomicBool,
     /// The shutdown: requested, under way or over.
     pub(crate) shutdown: ShutdownRequest,
     /// Tasks and threads that wait until the host is down, and the number of the newest.
     pub(crate) watchers: EndWatchers,
     last_watcher: AtomicU64,
     pub(crate) panics: Panics,
-    /// Whoever polls the devices sleeps on them, and no other thread takes turns.
+    /// The driver sleeps, and no other thread takes turns.
     asleep: Arc<AtomicBool>,
+    /// An application thread polls the device inline.
+    pub(crate) spins: AtomicBool,
     /// A task drives the host on any of its runtime's threads; waits must not keep it from running.
     by_task: AtomicBool,
     /// A foreign event loop waits for the host.
@@ -104,22 +118,19 @@ pub(crate) struct Inner {
     pub(crate) failed: bool,
     /// The report panicked, too: nothing is done.
     pub(crate) silent: bool,
-    pub(crate) polling: Polling<WaiterId, Arc<Unpark>>,
+    pub(crate) poller: Poller,
     /// The host's number, as in [`Shared`].
     pub(crate) id: u64,
     pub(crate) panics: Panics,
     pub(crate) watchers: EndWatchers,
-    /// The last flush stopped before all output was sent, or a batch holds some.
+    /// The last flush stopped before all output was sent.
     pub(crate) unfinished: bool,
-    pub(crate) batch: Batch,
-    /// Threads that wait for the lock.
-    pub(crate) contended: Arc<AtomicU32>,
-    /// When the last turn began.
-    pub(crate) last_turn: Instant,
-    /// When the thread that sleeps on the devices wakes by itself; zero: none sleeps, or it was woken.
+    /// When an armed driver wakes by itself.
     pub(crate) armed_until: Instant,
     /// When memory that was not used for a while goes back to the system next.
     pub(crate) trim_at: Instant,
+    /// When an application thread last polled the device.
+    pub(crate) last_inline: Option<Instant>,
     pub(crate) observer: Option<Observer>,
     /// Rings that applications receive through.
     #[cfg(feature = "rings")]
@@ -149,7 +160,6 @@ impl Shared {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let wake = Arc::new(rustix::event::eventfd(0, flags)?);
         let asleep = Arc::new(AtomicBool::new(false));
-        let contended = Arc::new(AtomicU32::new(0));
         let (panics, watchers) = (Panics::default(), EndWatchers::default());
         let id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
         stack.completions().set_waker(driver_waker(&wake, &asleep));
@@ -163,16 +173,14 @@ impl Shared {
             cause: None,
             failed: false,
             silent: false,
-            polling: Polling::new(),
+            poller: Poller::Running,
             id,
             panics: panics.clone(),
             watchers: watchers.clone(),
             unfinished: false,
-            batch: Batch::default(),
-            contended: Arc::clone(&contended),
-            last_turn: Instant::ZERO,
-            armed_until: Instant::ZERO,
+            armed_until: Instant::FAR,
             trim_at: Instant::ZERO,
+            last_inline: None,
             observer: None,
             #[cfg(feature = "rings")]
             rings: Default::default(),
@@ -184,19 +192,16 @@ impl Shared {
         };
         Ok(Self {
             inner: Mutex::new(inner),
-            contended,
             zero,
             #[cfg(feature = "testing")]
             clock: None,
             wake,
-            driver: OnceLock::new(),
-            stays_out: AtomicBool::new(false),
-            called: AtomicBool::new(false),
             asleep,
             shutdown: ShutdownRequest::default(),
             watchers,
             last_watcher: AtomicU64::new(0),
             panics,
+            spins: AtomicBool::new(false),
             by_task: AtomicBool::new(false),
             in_a_loop: AtomicBool::new(false),
             stall_check_taken: AtomicBool::new(false),
@@ -252,17 +257,17 @@ impl Shared {
         }
     }
 
-    /// Wakes whoever sleeps on the devices beyond the next deadline or retry. A thread's sleep has no timer that
-    /// could be moved from here; a wake-up comes once in each sleep, at most.
+    /// Wakes the driver if it sleeps beyond the next deadline or retry. A thread's sleep has no timer that
+    /// could be moved from here; a wake-up comes once in each of its sleeps, at most.
     pub(crate) fn rearm_timer(&self, inner: &mut Inner) {
-        if inner.armed_until == Instant::ZERO {
+        if inner.poller != Poller::Armed {
             return;
         }
         let is_late = inner.deadline().is_some_and(|at| at < inner.armed_until)
             || inner.retry().is_some_and(|retry| self.now() + retry < inner.armed_until);
         if is_late {
             inner.armed_until = Instant::ZERO;
-            notify(&self.wake);
+            self.wake_driver();
         }
     }
 
@@ -280,7 +285,7 @@ impl Shared {
             if !self.in_a_loop.load(Ordering::Acquire) {
                 return;
             }
-            self.lock().armed_until = Instant::ZERO;
+            self.lock().poller = Poller::Running;
         }
         self.wake_driver();
     }
@@ -336,38 +341,14 @@ impl Shared {
         stalled
     }
 
-    /// Wakes whoever polls the devices, and the driver, for a turn.
+    /// Wakes the driver.
     pub(crate) fn wake_driver(&self) {
-        self.called.store(true, Ordering::SeqCst);
         notify(&self.wake);
-        if self.stays_out.load(Ordering::SeqCst)
-            && let Some(driver) = self.driver.get()
-        {
-            driver.unpark();
-        }
     }
 
-    /// Whether the driver is a thread of its own. A task sleeps on the eventfd in the runtime's epoll instance, and
-    /// would take wake-ups that are a leader's: no thread leads asleep then.
-    pub(crate) fn has_driver_thread(&self) -> bool {
-        self.driver.get().is_some()
-    }
-
-    /// Calls the thread that is to poll the devices next.
-    pub(crate) fn call(&self, successor: Successor<Arc<Unpark>>) {
-        match successor {
-            Successor::Any => {}
-            Successor::Follower(thread) => thread.wake(),
-            Successor::Driver => match self.driver.get() {
-                Some(driver) => driver.unpark(),
-                None => notify(&self.wake),
-            },
-        }
-    }
-
-    /// Prepares for a sleep on the devices of the only thread that takes turns; `false`: there is work.
+    /// Prepares for a sleep of the only thread that takes turns; `false`: there is work.
     pub(crate) fn prepare_sleep(&self, inner: &mut Inner) -> bool {
-        // A drop from here on wakes the thread; an earlier one is pending below. (Both are SeqCst,
+        // A drop from here on wakes the driver; an earlier one is pending below. (Both are SeqCst,
         // here and in `CompletionQueue`.)
         self.asleep.store(true, Ordering::SeqCst);
         let stack = &inner.stack;
@@ -441,7 +422,7 @@ fn driver_waker(
 }
 
 /// Makes an eventfd readable.
-pub(crate) fn notify(event: &OwnedFd) {
+fn notify(event: &OwnedFd) {
     // A full counter means that a wake-up is pending already.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }

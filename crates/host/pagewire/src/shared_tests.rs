@@ -16,11 +16,10 @@ use pagewire_stack::{
     BindOptions, Error, Readiness, RecvFlags, SocketId, Stack, StackConfig, UdpId, ZeroCopyCall,
 };
 
-use super::Shared;
+use super::{Poller, Shared};
 use crate::Host;
 use crate::devices::Devices;
 use crate::host::Handle;
-use crate::poller::Look;
 use crate::spin::Spin;
 use crate::turn::BLOCKED_RETRY;
 use crate::wait::Role;
@@ -134,8 +133,7 @@ fn without_driver(device: impl Device + 'static) -> Arc<Shared> {
 
 fn falls_asleep(shared: &Shared, until: Instant) {
     let mut inner = shared.lock();
-    inner.polling.arm();
-    inner.armed_until = until;
+    (inner.poller, inner.armed_until) = (Poller::Armed, until);
 }
 
 /// Whether the driver was woken since the last check.
@@ -150,27 +148,32 @@ fn peer(device: impl Device + 'static) -> Host {
 }
 
 #[test]
-fn a_leader_that_leaves_calls_a_driver_that_rests() {
+fn a_thread_that_takes_a_frame_itself_tells_a_sleeping_driver_of_the_timer() {
     let (device, far) = Pair::new().expect("pair");
     let (shared, peer) = (without_driver(device), peer(far));
-    let [(socket, to_socket), _] = sockets(&shared, &peer);
-    let theirs = Arc::clone(&shared);
-    let leads = thread::spawn(move || receive(&theirs, socket));
-    while !shared.lock().polling.is_led() {
-        thread::yield_now();
-    }
-    let look = |shared: &Shared| {
-        let (mut inner, now) = shared.lock_now();
-        inner.polling.look(now, false)
+    let listen = |stack: &mut Stack, _| stack.listen(([10, 0, 0, 1], 80).into(), 1);
+    let listener = shared.with_stack(listen).expect("listens");
+    let (theirs, (says, hears)) = (Arc::clone(&shared), channel());
+    let other = thread::spawn(move || {
+        // While the other polls: the driver had come by, found nothing and gone to sleep.
+        while theirs.lock().last_inline.is_none() {
+            thread::yield_now();
+        }
+        falls_asleep(&theirs, Instant::FAR);
+        let _syn = peer.start_connect(([10, 0, 0, 1], 80).into()).expect("has a route");
+        while hears.try_recv().is_err() {
+            peer.turn();
+        }
+    });
+    // A half-open connection sends its SYN,ACK again, when its time has come.
+    let taken = |stack: &mut Stack, _: &Clock<'_>| match stack.socket_count() {
+        1 => Err(Error::WouldBlock),
+        _ => Ok(()),
     };
-    assert!(matches!(look(&shared), Look::StayOut(_)));
-    assert_eq!(look(&shared), Look::Rest);
-    to_socket.send(b"?").expect("sent");
-    while !leads.is_finished() {
-        peer.turn();
-    }
-    leads.join().expect("it ends");
+    shared.wait(listener, Readiness::FOR_READ, Patience::For(None), taken).expect("it comes");
     assert!(was_woken(&shared));
+    says.send(()).expect("it listens");
+    other.join().expect("it ends");
 }
 
 #[test]
@@ -385,52 +388,55 @@ fn receive(shared: &Shared, socket: UdpId) {
     shared.wait(socket, Readiness::FOR_READ, Patience::For(None), receive).expect("it comes");
 }
 
-#[test]
-fn a_leader_that_leaves_lets_a_follower_lead() {
+/// Whether a thread that polls, and gets what it waits for, wakes the driver at its end.
+fn hands_over(other_waits: bool) -> bool {
     let (device, far) = Pair::new().expect("pair");
     let (mut shared, peer) = (without_driver(device), peer(far));
-    // However long the test takes, the follower has gone to sleep just now.
+    // However long the test takes, the other has gone to sleep just now.
     Arc::get_mut(&mut shared).expect("nobody else has it").clock = Some(Default::default());
-    shared.driver.set(thread::current()).expect("the first");
     let [(first, to_first), (second, to_second)] = sockets(&shared, &peer);
+    shared.lock().poller = Poller::Deferred;
     let spawn = |socket| {
         let shared = Arc::clone(&shared);
         thread::spawn(move || receive(&shared, socket))
     };
-    let leads = spawn(first);
-    while !shared.lock().polling.is_led() {
+    let polls = spawn(first);
+    while shared.lock().last_inline.is_none() {
         thread::yield_now();
     }
-    let follows = spawn(second);
-    let is_asleep = || {
-        let inner = shared.lock();
-        inner.waiters.sockets.is_awaited(second.into(), Readiness::FOR_READ)
-    };
-    while !is_asleep() {
+    // Another thread polls already, so this one sleeps.
+    let sleeps = other_waits.then(|| spawn(second));
+    while other_waits && !shared.lock().waiters.is_other_asleep(first.into(), shared.now()) {
         thread::yield_now();
     }
-    for (to, thread) in [(to_first, leads), (to_second, follows)] {
-        to.send(b"?").expect("sent");
-        while !thread.is_finished() {
+    to_first.send(b"?").expect("sent");
+    while !polls.is_finished() {
+        peer.turn();
+    }
+    polls.join().expect("it ends");
+    let woken = was_woken(&shared);
+    assert_eq!(shared.lock().last_inline.is_none(), woken, "the driver is to take over");
+    if let Some(sleeps) = sleeps {
+        to_second.send(b"?").expect("sent");
+        while !sleeps.is_finished() {
             peer.turn();
+            let (mut inner, now) = shared.lock_now();
+            inner.turn(now);
+            shared.unlock_and_wake(inner);
         }
-        thread.join().expect("it ends");
+        sleeps.join().expect("it ends");
     }
+    woken
 }
 
 #[test]
-fn a_leader_without_followers_wakes_nobody_as_it_leaves() {
-    let (device, far) = Pair::new().expect("pair");
-    let (shared, peer) = (without_driver(device), peer(far));
-    let [(socket, to_socket), _] = sockets(&shared, &peer);
-    let theirs = Arc::clone(&shared);
-    let leads = thread::spawn(move || receive(&theirs, socket));
-    to_socket.send(b"?").expect("sent");
-    while !leads.is_finished() {
-        peer.turn();
-    }
-    leads.join().expect("it ends");
-    assert!(!was_woken(&shared));
+fn a_thread_that_polled_leaves_nobody_waiting_without_a_poller() {
+    assert!(hands_over(true));
+}
+
+#[test]
+fn a_thread_that_polled_for_itself_alone_wakes_nobody_at_its_end() {
+    assert!(!hands_over(false));
 }
 
 #[test]
@@ -459,7 +465,7 @@ fn a_panic_of_a_thread_that_polls_leaves_others_to_poll() {
         })
     });
     assert!(std::panic::catch_unwind(poll).is_err());
-    assert!(!shared.lock().polling.is_led());
+    assert!(!shared.spins.load(Ordering::Relaxed));
 }
 
 #[test]

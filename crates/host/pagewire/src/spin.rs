@@ -1,15 +1,13 @@
 //! The spin limit: how long a thread polls before it sleeps, which is as long as that pays.
 //!
 //! To wake a thread costs both sides: the one that sleeps some 5 to 100 µs of time, the one that wakes
-//! it a system call and, where a processor was halted, an interrupt. To poll costs a core. The length follows
-//! the rule of the kernel's haltpoll governor: a wait that was a little too long for the limit lets the limit
-//! grow, one that no polling would have covered lets it shrink.
-//!
-//! Whoever polls may take the core from those who would answer. So polling has an account: a polled wait pays in
-//! what it saved against the average of waits that slept, or pays what it took longer. When the account is
-//! overdrawn, no wait polls for forty times the overdraft.
+//! it a system call and, where a processor was halted, an interrupt. To poll costs a core. The rule is
+//! that of the kernel's haltpoll governor: a wait that was a little too long for the limit lets it
+//! grow, one that no polling would have covered lets it shrink. Besides, whoever polls must not take
+//! the core from those who would answer: a poll that lost its core to somebody ends at once, and there
+//! is none for a while.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pagewire_mem::Instant;
@@ -24,18 +22,8 @@ const FIRST: Duration = Duration::from_micros(50);
 /// another thread had the core.
 const PREEMPTED: Duration = Duration::from_micros(100);
 
-/// How many times longer than it lost by polling no thread polls: polls cost a fortieth of its time at most.
-const REST: u32 = 40;
-
-/// The longest of these times: then the machine may have changed.
-const LONGEST_REST: Duration = Duration::from_millis(200);
-
-/// The most that polls may have saved before they lose: some slices of the kernel's scheduler.
-const MOST_SAVED: Duration = Duration::from_millis(5);
-
-/// The longest wait that counts, and how often one sleeps at once, to learn how long waits take then.
-const LONGEST_WAIT: Duration = Duration::from_micros(400);
-const SAMPLE: Duration = Duration::from_millis(5);
+/// No poll for this long after a core was lost: some slices of the kernel's scheduler.
+const REST: Duration = Duration::from_millis(10);
 
 /// The limit of one kind of wait, for all threads that wait so.
 #[derive(Debug)]
@@ -45,14 +33,6 @@ pub(crate) struct Spin {
     limit: AtomicU64,
     /// No spinning before this time, in microseconds of the host's clock.
     rest_until: AtomicU64,
-    /// How long waits take that sleep at once, in nanoseconds: an average. 0: unknown.
-    slept: AtomicU64,
-    /// When the last such wait ended, in microseconds.
-    slept_at: AtomicU64,
-    /// The next wait is to sleep at once.
-    is_sample: AtomicBool,
-    /// What polling has saved, in nanoseconds.
-    saved: AtomicI64,
     /// The time between two polls after which the core counts as lost.
     preempted: Duration,
 }
@@ -60,16 +40,7 @@ pub(crate) struct Spin {
 impl Spin {
     pub(crate) fn new(most: Duration) -> Self {
         let limit = AtomicU64::new(nanos(FIRST.min(most)));
-        Self {
-            most,
-            limit,
-            rest_until: AtomicU64::new(0),
-            slept: AtomicU64::new(0),
-            slept_at: AtomicU64::new(0),
-            is_sample: AtomicBool::new(false),
-            saved: AtomicI64::new(0),
-            preempted: PREEMPTED,
-        }
+        Self { most, limit, rest_until: AtomicU64::new(0), preempted: PREEMPTED }
     }
 
     /// A limit that no wait reaches: every wait polls until it is over.
@@ -84,47 +55,14 @@ impl Spin {
 
     /// How long a wait that begins now polls; zero: it sleeps at once.
     pub(crate) fn limit(&self, now: Instant) -> Duration {
-        let rests = now.as_micros() < self.rest_until.load(Ordering::Relaxed);
-        if rests || self.is_sample.load(Ordering::Relaxed) {
+        if now.as_micros() < self.rest_until.load(Ordering::Relaxed) {
             return Duration::ZERO;
         }
         Duration::from_nanos(self.limit.load(Ordering::Relaxed))
     }
 
-    /// Adjusts the limit to a wait that has ended `now` after this time, of which the thread polled at first for
-    /// another.
-    pub(crate) fn ended(&self, now: Instant, waited: Duration, polled: Duration) {
-        self.adjust(waited);
-        let slept = self.slept.load(Ordering::Relaxed);
-        if polled.is_zero() {
-            let waited = nanos(waited.min(LONGEST_WAIT));
-            // One long wait among short ones was another's poll.
-            let average = match slept {
-                0 => waited,
-                _ => slept - slept / 8 + waited.min(slept * 2) / 8,
-            };
-            self.slept.store(average, Ordering::Relaxed);
-            self.slept_at.store(now.as_micros(), Ordering::Relaxed);
-            self.is_sample.store(false, Ordering::Relaxed);
-            return;
-        }
-        let is_old = now.as_micros() >= self.slept_at.load(Ordering::Relaxed) + micros(SAMPLE);
-        if slept == 0 || is_old {
-            self.is_sample.store(self.preempted != Duration::MAX, Ordering::Relaxed);
-        }
-        let signed = |nanos: u64| i64::try_from(nanos).unwrap_or(i64::MAX);
-        // A poll cannot have cost more than its own time.
-        let lost = signed(nanos(waited)).saturating_sub(signed(slept)).min(signed(nanos(polled)));
-        let saved =
-            self.saved.load(Ordering::Relaxed).saturating_sub(if slept == 0 { 0 } else { lost });
-        if saved < 0 {
-            let rest = (Duration::from_nanos(saved.unsigned_abs()) * REST).min(LONGEST_REST);
-            self.rest_until.store((now + rest).as_micros(), Ordering::Relaxed);
-        }
-        self.saved.store(saved.clamp(0, signed(nanos(MOST_SAVED))), Ordering::Relaxed);
-    }
-
-    fn adjust(&self, waited: Duration) {
+    /// Adjusts the limit to a wait that has ended, polled or slept, after this time.
+    pub(crate) fn ended(&self, waited: Duration) {
         let limit = Duration::from_nanos(self.limit.load(Ordering::Relaxed));
         let next = match () {
             () if waited <= limit => return,
@@ -138,12 +76,12 @@ impl Spin {
     /// Returns whether another thread had the core between two polls of a thread that did nothing else: the
     /// spinning is over then.
     pub(crate) fn lost_core(&self, before: Instant, now: Instant) -> bool {
-        now.saturating_since(before) > self.preempted
+        let lost = now.saturating_since(before) > self.preempted;
+        if lost {
+            self.rest_until.store((now + REST).as_micros(), Ordering::Relaxed);
+        }
+        lost
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -151,5 +89,104 @@ fn nanos(time: Duration) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "spin_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+
+    fn spin() -> Spin {
+        Spin::new(DEFAULT_SPIN)
+    }
+
+    fn limit(spin: &Spin) -> Duration {
+        spin.limit(Instant::ZERO)
+    }
+
+    #[test]
+    fn it_grows_until_it_covers_waits_that_can_be_covered() {
+        let spin = spin();
+        for _ in 0..3 {
+            spin.ended(130 * US);
+        }
+        assert_eq!(limit(&spin), 200 * US);
+        spin.ended(3 * US);
+        assert_eq!(limit(&spin), 200 * US, "what it covers changes nothing");
+    }
+
+    #[test]
+    fn it_shrinks_to_nothing_when_waits_are_long_and_begins_again_when_they_are_not() {
+        let spin = spin();
+        spin.ended(130 * US);
+        spin.ended(130 * US);
+        let limits: Vec<_> = std::iter::repeat_with(|| {
+            spin.ended(5_000 * US);
+            limit(&spin)
+        })
+        .take(4)
+        .collect();
+        assert_eq!(limits, [100 * US, 50 * US, Duration::ZERO, Duration::ZERO]);
+        spin.ended(130 * US);
+        assert_eq!(limit(&spin), FIRST);
+    }
+
+    #[test]
+    fn the_setting_is_never_exceeded_and_zero_is_never() {
+        for most in [Duration::ZERO, 20 * US, 70 * US] {
+            let spin = Spin::new(most);
+            for waited in [0, 1, 15, 60, 90, 1_000, 15, 15, 15] {
+                assert!(limit(&spin) <= most, "{most:?}");
+                spin.ended(waited * US);
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_loses_the_core_leaves_it_alone_for_a_while() {
+        let spin = spin();
+        let at = |us: u32| Instant::ZERO + us * US;
+        assert!(!spin.lost_core(at(0), at(3)));
+        assert_eq!(spin.limit(at(3)), FIRST);
+        assert!(spin.lost_core(at(3), at(900)));
+        assert_eq!(spin.limit(at(901)), Duration::ZERO);
+        assert_eq!(spin.limit(at(901) + REST), FIRST);
+    }
+
+    /// Two threads of one core each take a part of a microsecond of work and pass a message on. One
+    /// polls; the other one's processor is halted between. A model of one second.
+    #[test]
+    fn where_cores_are_free_a_ping_pong_pays_for_no_wake_up_of_its_own() {
+        let (spin, wake) = (spin(), 40 * US);
+        let (mut slept, mut time, answer) = (0, Duration::ZERO, 90 * US);
+        while time < Duration::from_secs(1) {
+            let polled = answer <= limit(&spin);
+            let waited = if polled { answer } else { answer + wake };
+            slept += u32::from(!polled);
+            spin.ended(waited);
+            time += waited;
+        }
+        assert!(slept <= 2, "{slept} waits slept");
+    }
+
+    /// With as many busy threads as cores, whoever polls has the core for a slice, and those who would
+    /// answer run after it. A model of one second.
+    #[test]
+    fn where_cores_are_busy_polls_take_a_small_part_of_the_time() {
+        let (spin, slice) = (spin(), Duration::from_millis(3));
+        let (mut polled, mut now) = (Duration::ZERO, Instant::ZERO);
+        while now < Instant::ZERO + Duration::from_secs(1) {
+            let limit = spin.limit(now);
+            let answer = 60 * US;
+            if limit.is_zero() {
+                now += answer;
+                spin.ended(answer);
+            } else {
+                // The core is taken away in the middle of the poll.
+                polled += limit / 2;
+                let before = now + limit / 2;
+                now = before + slice;
+                assert!(spin.lost_core(before, now));
+            }
+        }
+        assert!(polled < Duration::from_millis(20), "{polled:?}");
+    }
+}

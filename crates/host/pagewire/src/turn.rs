@@ -5,10 +5,9 @@
 //! [`Inner::turn`] receives a burst from each device; [`Inner::flush`] fires timers, sends output,
 //! and reports events. Wakers are called when the lock is released.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use pagewire_mem::{CopyReason, Instant};
+use pagewire_mem::Instant;
 use pagewire_stack::LinkId;
 
 use crate::contain::contain;
@@ -21,9 +20,6 @@ use crate::shared::Inner;
 
 /// Rounds of receive and transmit in one turn, so that a flood cannot hold the lock for ever.
 const ROUNDS_PER_TURN: usize = 4;
-
-/// Bytes that a turn copies from each device while another thread waits for the lock.
-const BYTES_IF_CONTENDED: u64 = 512 << 10;
 
 /// Rounds of output in one flush: more than any window holds. Further output is due at once.
 const ROUNDS_PER_FLUSH: usize = 256;
@@ -53,15 +49,11 @@ impl Inner {
         }
         let mut worked = false;
         (self.services_unpolled, self.services_worked) = (!self.services.is_empty(), false);
-        self.last_turn = now;
         for _ in 0..ROUNDS_PER_TURN {
-            let contended = self.contended.load(Ordering::Relaxed) > 0;
-            let burst =
-                if contended { self.devices.frames_of(BYTES_IF_CONTENDED) } else { RECEIVE_BURST };
-            let received = self.receive(now, burst);
+            let received = self.receive(now);
             worked |= received > 0;
             self.flush(now);
-            if received < burst || contended {
+            if received < RECEIVE_BURST {
                 break;
             }
         }
@@ -79,27 +71,20 @@ impl Inner {
     }
 
     /// Receives a burst from each device into the stack; returns the length of the longest.
-    fn receive(&mut self, now: Instant, burst: usize) -> usize {
+    fn receive(&mut self, now: Instant) -> usize {
         let (devices, stack) = (&mut self.devices, &mut self.stack);
-        let copied = stack.ledger_mut().get(CopyReason::DeviceRx);
-        let mut frames = 0;
         let (mut longest, mut lost) = (0, None);
         let (begin, end) = devices.all.split_at_mut(devices.first);
         for link in end.iter_mut().chain(begin).filter(|link| !link.lost) {
-            match link.device.receive(now, &mut devices.rx, burst, stack.ledger_mut()) {
+            match link.device.receive(now, &mut devices.rx, RECEIVE_BURST, stack.ledger_mut()) {
                 Ok(n) => {
                     longest = longest.max(n);
-                    frames += n as u64;
                     link.failures[RECEIVING] = 0;
                 }
                 Err(error) => lost = link.note_error(RECEIVING, &error).or(lost),
             }
             stack.set_receive_room(link.device.room().unwrap_or(usize::MAX));
             stack.handle_frames_on(now, link.id, &mut devices.rx);
-        }
-        let copied = stack.ledger_mut().get(CopyReason::DeviceRx) - copied;
-        if let Some(each) = copied.checked_div(frames) {
-            devices.copied_per_frame = each;
         }
         if devices.all.len() > 1 {
             // The room of one device says nothing about windows of the others' connections.

@@ -1,29 +1,24 @@
 //! The calls of an application's threads: an operation under the lock, the output that leaves, and the wait.
 //!
 //! [`Shared::with_stack`], [`Shared::modify`] and [`Shared::with_inner`] run one operation and differ in what
-//! they send after it. [`Shared::wait_after_try`] waits: the thread polls the devices for a while, then sleeps on
-//! them ([`Wait::lead`]), unless another thread does ([`Wait::follow`]).
+//! they send after it. [`Shared::wait_after_try`] waits: it polls the device for a while, then sleeps.
 //! [`StallWatch`] keeps sleeping threads alive on a host whose driver is a task of a runtime.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use pagewire_mem::{Deferral, Instant};
+use pagewire_mem::Instant;
 use pagewire_sockets::{Call, Clock, Patience, Waiter, WaiterId, io_error};
 use pagewire_stack::{Error, Readiness, SocketId, Stack};
 
-use crate::driver::{self, LONGEST_SLEEP};
-use crate::reentrancy::{self, DriverGuard};
+use crate::driver;
+use crate::reentrancy;
 use crate::shared::locked::Locked;
-use crate::shared::{Inner, Shared, notify};
-
-/// How long after the last turn a call takes one on its way: more than a thread needs to wake up.
-const OVERDUE: Duration = Duration::from_micros(50);
+use crate::shared::{Inner, Poller, Shared};
 
 /// The first sleep of a thread that waits for a host which a runtime's task drives, before it checks whether
 /// that task still runs. Each further sleep is twice as long.
@@ -37,39 +32,31 @@ const STANDBY_SLEEP: Duration = Duration::from_millis(250);
 
 /// A waker that unparks this thread.
 pub(crate) fn thread_waker() -> Waker {
-    Waker::from(Unpark::new(None))
+    Waker::from(Unpark::new())
 }
 
-/// A waker of a thread that waits, which remembers its calls.
-#[derive(Debug)]
+/// A waker that unparks a thread, and remembers that it did.
 pub(crate) struct Unpark {
     thread: Thread,
     woken: AtomicBool,
-    /// The eventfd that the thread sleeps on while it leads.
-    wake: Option<Arc<OwnedFd>>,
-    leads: AtomicBool,
 }
 
 impl Unpark {
-    /// A waker of this thread, which may sleep on an eventfd, too.
-    pub(crate) fn new(wake: Option<Arc<OwnedFd>>) -> Arc<Self> {
-        let (woken, leads) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { thread: std::thread::current(), woken, wake, leads })
+    /// A waker of this thread.
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { thread: std::thread::current(), woken: AtomicBool::new(false) })
     }
 
     /// Whether the thread was woken since the last call.
     pub(crate) fn take(&self) -> bool {
-        self.woken.swap(false, Ordering::SeqCst)
+        self.woken.swap(false, Ordering::Acquire)
     }
 }
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
-        self.woken.store(true, Ordering::SeqCst);
-        match &self.wake {
-            Some(wake) if self.leads.load(Ordering::SeqCst) => notify(wake),
-            _ => self.thread.unpark(),
-        }
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
     }
 }
 
@@ -114,15 +101,7 @@ impl Shared {
     /// Sends the output of an operation. An operation without output may have set a timer all the same.
     fn finish(&self, inner: &mut Inner, now: Instant) {
         if inner.has_output() {
-            if inner.batch.defers(now) {
-                inner.unfinished = true;
-                return;
-            }
             inner.flush(now);
-        }
-        if now >= inner.last_turn + OVERDUE && self.has_driver_thread() {
-            // The poller has not had a core since: this thread has one.
-            inner.turn(now);
         }
         self.rearm_timer(inner);
     }
@@ -133,7 +112,7 @@ impl Shared {
         socket: SocketId,
         interest: Readiness,
         patience: Patience,
-        op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
+        mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
         let deadline = match patience {
             Patience::None => return Err(io_error(Error::WouldBlock)),
@@ -148,11 +127,120 @@ impl Shared {
             return done;
         }
         let began = self.now();
-        let mut wait = Wait::new(self, socket, interest, deadline);
-        let done = wait.run(began, op);
-        let now = self.now();
-        self.spin.ended(now, now.saturating_since(began), wait.polled);
+        let done = match self.poll_device(socket, began, &mut op) {
+            Some(done) => done.map_err(|e| self.error(e)),
+            None => self.park(socket, interest, deadline, op),
+        };
+        self.spin.ended(self.now().saturating_since(began));
         done
+    }
+
+    /// Polls the device for a while, unless another thread does.
+    fn poll_device<T>(
+        &self,
+        socket: SocketId,
+        began: Instant,
+        op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
+    ) -> Option<Result<T, Error>> {
+        let limit = self.spin.limit(began);
+        if limit.is_zero() {
+            return None;
+        }
+        let polls = Role::take(&self.spins)?;
+        let until = began + limit;
+        let (mut first, mut last_poll) = (true, None);
+        let done = loop {
+            let (mut inner, now) = self.lock_now();
+            if std::mem::take(&mut first) {
+                inner.devices.disarm();
+                if inner.poller == Poller::Armed {
+                    inner.poller = Poller::Deferred;
+                    self.wake_driver();
+                }
+            }
+            inner.turn(now);
+            inner.last_inline = Some(now);
+            let result = op(&mut inner.stack, &Clock::at(now));
+            inner.flush(now);
+            if !matches!(result, Err(Error::WouldBlock))
+                && inner.waiters.is_other_asleep(socket, now)
+            {
+                // Nobody polls for that thread until the grace is over.
+                self.end_inline(&mut inner);
+            }
+            self.unlock_and_wake(inner);
+            match result {
+                Err(Error::WouldBlock) => {}
+                done => break Some(done),
+            }
+            let lost =
+                last_poll.replace(now).is_some_and(|before| self.spin.lost_core(before, now));
+            if lost || now >= until {
+                break None;
+            }
+            driver::pause();
+        };
+        drop(polls);
+        if done.is_none() {
+            self.end_inline(&mut self.lock());
+        }
+        done
+    }
+
+    /// Lets the driver take the device back now, not after its grace.
+    fn end_inline(&self, inner: &mut Inner) {
+        inner.last_inline = None;
+        if inner.poller == Poller::Deferred {
+            self.wake_driver();
+        }
+    }
+
+    /// Sleeps until the socket's waker is called, again and again.
+    fn park<T>(
+        &self,
+        socket: SocketId,
+        interest: Readiness,
+        deadline: Option<Instant>,
+        mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
+    ) -> io::Result<T> {
+        let (id, waker, call) =
+            (WaiterId::new(), thread_waker(), Call::new("in a call that blocks"));
+        let mut stall_watch = StallWatch::new(self);
+        loop {
+            let tried = self.with_inner(|inner, clock| {
+                let result = op(&mut inner.stack, clock);
+                if let Err(Error::WouldBlock) = result {
+                    let now = self.now();
+                    let waiter = Waiter { id, call, since: Some(now), waker: waker.clone() };
+                    inner.waiters.sockets.add(socket, interest, waiter);
+                    inner.waiters.note_sleep(socket, now);
+                }
+                result
+            });
+            match tried {
+                Err(Error::WouldBlock) => {}
+                done => {
+                    self.lock().unregister(socket, id);
+                    return done.map_err(|e| self.error(e));
+                }
+            }
+            let left = deadline.map(|at| at.saturating_since(self.now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                self.lock().unregister(socket, id);
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match stall_watch.sleep(left) {
+                SleepEnd::Woken => {}
+                SleepEnd::DriverStalled => {
+                    let driven = self.drive_until(deadline, &mut op, Some(&stall_watch));
+                    self.hand_back();
+                    if let Some(done) = driven {
+                        self.lock().unregister(socket, id);
+                        return done;
+                    }
+                }
+            }
+        }
     }
 
     /// Waits for an event that is no socket's, until the thread is woken. Where nothing else drives the
@@ -167,7 +255,7 @@ impl Shared {
             return Err(reentrancy::would_deadlock());
         }
         let driven = self.is_driven_by_waits();
-        if driven || matches!(stall_watch.sleep(woken, None), SleepEnd::DriverStalled) {
+        if driven || matches!(stall_watch.sleep(None), SleepEnd::DriverStalled) {
             let deadline = Some(self.now() + limit);
             let mut op = |_: &mut Stack, _: &Clock<'_>| match woken.take() {
                 true => Ok(()),
@@ -224,243 +312,6 @@ impl Shared {
     }
 }
 
-/// A wait of a thread for a socket of a host that has a driver. The thread leads, or follows a leader (`poller.rs`).
-struct Wait<'a> {
-    shared: &'a Shared,
-    socket: SocketId,
-    interest: Readiness,
-    deadline: Option<Instant>,
-    id: WaiterId,
-    call: Call,
-    /// How long the thread polled before it slept.
-    polled: Duration,
-    /// Made at the first sleep.
-    thread: Option<Arc<Unpark>>,
-    stall_watch: StallWatch<'a>,
-}
-
-/// The end of an attempt to lead.
-enum Led<T> {
-    Done(Result<T, Error>),
-    TimedOut,
-    /// Another thread leads, or the driver is to poll.
-    Follow,
-}
-
-impl<'a> Wait<'a> {
-    fn new(
-        shared: &'a Shared,
-        socket: SocketId,
-        interest: Readiness,
-        deadline: Option<Instant>,
-    ) -> Self {
-        let (id, call) = (WaiterId::new(), Call::new("in a call that blocks"));
-        let stall_watch = StallWatch::new(shared);
-        let polled = Duration::ZERO;
-        Self { shared, socket, interest, deadline, id, call, polled, thread: None, stall_watch }
-    }
-
-    fn run<T>(
-        &mut self,
-        began: Instant,
-        mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
-    ) -> io::Result<T> {
-        let mut until = began + self.shared.spin.limit(began);
-        let mut leads = self.shared.has_driver_thread() || until > began;
-        loop {
-            if leads {
-                match self.lead(began, until, &mut op) {
-                    Led::Done(done) => return done.map_err(|e| self.shared.error(e)),
-                    Led::TimedOut => return Err(io::ErrorKind::TimedOut.into()),
-                    Led::Follow => {}
-                }
-            }
-            // A thread that follows has waited for long enough: it polls no more.
-            until = began;
-            leads = self.shared.has_driver_thread();
-            if let Some(done) = self.follow(&mut op) {
-                return done;
-            }
-        }
-    }
-
-    /// Polls the devices until `until`, then sleeps on them, until there is an answer.
-    fn lead<T>(
-        &mut self,
-        began: Instant,
-        until: Instant,
-        op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
-    ) -> Led<T> {
-        let shared = self.shared;
-        // What is called here on this thread's account may not wait for this thread.
-        let _guard = DriverGuard::of(shared.id);
-        let mut term = Term { shared, over: true };
-        let (mut last_poll, mut registered, mut polls) = (None, false, until > began);
-        loop {
-            let (mut inner, now) = shared.lock_now();
-            let first = std::mem::take(&mut term.over);
-            if first {
-                if inner.failed
-                    || shared.shutdown.is_requested()
-                    || !inner.polling.lead(self.id, now)
-                {
-                    term.over = true;
-                    return Led::Follow;
-                }
-                inner.polling.forget(self.id);
-            }
-            let slept = std::mem::take(&mut registered);
-            if slept {
-                inner.unregister(self.socket, self.id);
-            }
-            if first || slept {
-                shared.end_sleep();
-                inner.armed_until = Instant::ZERO;
-                inner.devices.disarm();
-            }
-            inner.turn(now);
-            let result = op(&mut inner.stack, &Clock::at(now));
-            inner.flush(now);
-            if polls {
-                self.polled = now.saturating_since(began);
-            }
-            let result = match result {
-                Err(Error::WouldBlock) if self.deadline.is_some_and(|at| now >= at) => {
-                    Some(Led::TimedOut)
-                }
-                Err(Error::WouldBlock) if shared.shutdown.is_requested() => Some(Led::Follow),
-                Err(Error::WouldBlock) => None,
-                done => Some(Led::Done(done)),
-            };
-            if let Some(result) = result {
-                term.end(inner, now);
-                return result;
-            }
-            let lost =
-                last_poll.replace(now).is_some_and(|before| shared.spin.lost_core(before, now));
-            if !lost && now < until {
-                shared.unlock_and_wake(inner);
-                driver::pause();
-                shared.yield_lock();
-                continue;
-            }
-            if !shared.has_driver_thread() {
-                term.over = true;
-                inner.polling.drive();
-                shared.unlock_and_wake(inner);
-                shared.wake_driver();
-                return Led::Follow;
-            }
-            (last_poll, polls) = (None, false);
-            let left = self.deadline.map_or(LONGEST_SLEEP, |at| at.saturating_since(now));
-            let wait = inner.longest_sleep(now, left.min(LONGEST_SLEEP));
-            if wait.is_zero()
-                || Deferral::is_pending()
-                || inner.devices.arm()
-                || !shared.prepare_sleep(&mut inner)
-            {
-                inner.devices.disarm();
-                shared.unlock_and_wake(inner);
-                continue;
-            }
-            let thread = self.thread(shared);
-            registered = true;
-            self.register(&mut inner, &thread, now);
-            thread.leads.store(true, Ordering::SeqCst);
-            inner.armed_until = now + wait;
-            let devices = inner.devices.fds();
-            shared.unlock_and_wake(inner);
-            if !thread.take() {
-                driver::sleep(shared, &devices, wait);
-            }
-            thread.leads.store(false, Ordering::SeqCst);
-        }
-    }
-
-    /// Sleeps until the leader's turn wakes this thread; `None`: there is no answer yet, and perhaps no leader.
-    fn follow<T>(
-        &mut self,
-        op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
-    ) -> Option<io::Result<T>> {
-        let shared = self.shared;
-        let thread = self.thread(shared);
-        let tried = shared.with_inner(|inner, clock| {
-            let result = op(&mut inner.stack, clock);
-            if let Err(Error::WouldBlock) = result {
-                let may_lead = shared.has_driver_thread() && !inner.failed;
-                if may_lead && !inner.polling.is_led() && !shared.shutdown.is_requested() {
-                    // The last leader has just left.
-                    return Err(None);
-                }
-                let now = shared.now();
-                self.register(inner, &thread, now);
-                inner.polling.follow(self.id, Arc::clone(&thread), now);
-            }
-            result.map_err(Some)
-        });
-        let left = self.deadline.map(|at| at.saturating_since(shared.now()));
-        let done = match tried {
-            Err(None) => return None,
-            Err(Some(Error::WouldBlock)) if left.is_some_and(|left| left.is_zero()) => {
-                Err(io::ErrorKind::TimedOut.into())
-            }
-            Err(Some(Error::WouldBlock)) => match self.stall_watch.sleep(&thread, left) {
-                SleepEnd::Woken => return None,
-                SleepEnd::DriverStalled => {
-                    let driven = shared.drive_until(self.deadline, op, Some(&self.stall_watch));
-                    shared.hand_back();
-                    driven?
-                }
-            },
-            Err(Some(error)) => Err(shared.error(error)),
-            Ok(done) => Ok(done),
-        };
-        let (mut inner, now) = shared.lock_now();
-        inner.unregister(self.socket, self.id);
-        inner.polling.forget(self.id);
-        let successor = inner.polling.successor(now);
-        drop(inner);
-        shared.call(successor);
-        Some(done)
-    }
-
-    fn thread(&mut self, shared: &Shared) -> Arc<Unpark> {
-        let wake = || Some(Arc::clone(&shared.wake));
-        Arc::clone(self.thread.get_or_insert_with(|| Unpark::new(wake())))
-    }
-
-    fn register(&self, inner: &mut Inner, thread: &Arc<Unpark>, now: Instant) {
-        let waker = Waker::from(Arc::clone(thread));
-        let waiter = Waiter { id: self.id, call: self.call, since: Some(now), waker };
-        let before = inner.waiters.sockets.add(self.socket, self.interest, waiter);
-        inner.discarded.extend(before.map(|waker| Box::new(waker) as _));
-    }
-}
-
-/// A thread's time as leader. If the thread panics, the drop lets others lead.
-struct Term<'a> {
-    shared: &'a Shared,
-    over: bool,
-}
-
-impl Term<'_> {
-    fn end(&mut self, mut inner: Locked<'_>, now: Instant) {
-        self.over = true;
-        let successor = inner.polling.leave(now);
-        self.shared.unlock_and_wake(inner);
-        self.shared.call(successor);
-    }
-}
-
-impl Drop for Term<'_> {
-    fn drop(&mut self) {
-        if !self.over {
-            let (inner, now) = self.shared.lock_now();
-            self.end(inner, now);
-        }
-    }
-}
-
 /// A role that at most one thread has; its drop gives it up.
 pub(crate) struct Role<'a>(&'a AtomicBool);
 
@@ -506,11 +357,8 @@ impl<'a> StallWatch<'a> {
     }
 
     /// Sleeps until the thread is woken, at most for `left`.
-    fn sleep(&mut self, thread: &Unpark, left: Option<Duration>) -> SleepEnd {
+    fn sleep(&mut self, left: Option<Duration>) -> SleepEnd {
         let shared = self.shared;
-        if thread.take() {
-            return SleepEnd::Woken;
-        }
         if !shared.is_driven_by_task() {
             match left {
                 None => std::thread::park(),

@@ -3,10 +3,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
 use pagewire_mem::Instant;
 use pagewire_sockets::Waiters;
 use pagewire_stack::{Readiness, SocketId};
+
+/// How long after a thread went to sleep its answer is expected soon.
+const SOON: Duration = Duration::from_millis(10);
 
 /// The waiters for a host's sockets, and the wakers that are to be called.
 #[derive(Default)]
@@ -16,9 +20,28 @@ pub(crate) struct HostWaiters {
     pub(crate) ready: Vec<Waker>,
     /// Number of wakers called because a socket became ready.
     pub(crate) wakeups: u64,
+    /// The two sockets for which threads went to sleep last, and when.
+    asleep: [Option<(SocketId, Instant)>; 2],
 }
 
 impl HostWaiters {
+    /// A thread goes to sleep for a socket.
+    pub(crate) fn note_sleep(&mut self, socket: SocketId, now: Instant) {
+        let [last, before] = &mut self.asleep;
+        if last.is_none_or(|(id, _)| id != socket) {
+            *before = *last;
+        }
+        *last = Some((socket, now));
+    }
+
+    /// Whether a thread that went to sleep just now still waits, for another socket than this one.
+    pub(crate) fn is_other_asleep(&self, socket: SocketId, now: Instant) -> bool {
+        let any = Readiness::FOR_READ | Readiness::FOR_WRITE;
+        self.asleep.iter().flatten().any(|(id, since)| {
+            *id != socket && now < *since + SOON && self.sockets.is_awaited(*id, any)
+        })
+    }
+
     /// Wakes the waits that a change of readiness ends.
     #[inline]
     pub(crate) fn handle_event(&mut self, socket: SocketId, gained: Readiness) {

@@ -14,7 +14,6 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -92,10 +91,7 @@ async fn drive(mut host: DriverTask, mut sources: WakeSources) {
     loop {
         match host.step(&mut driver) {
             Next::StepAgain | Next::Pause => yield_now().await,
-            Next::Sleep(wait) | Next::StayOut(wait) => {
-                sources.wait(host.shared.now(), None, wait).await;
-                host.shared.stays_out.store(false, Ordering::SeqCst);
-            }
+            Next::Sleep(wait) => sources.wait(host.shared.now(), None, wait).await,
             Next::SleepOnDevices(devices, wait) => {
                 sources.wait(host.shared.now(), Some(&devices), wait).await;
             }

@@ -326,12 +326,13 @@ impl Rings {
         let mut last_poll = began;
         loop {
             let now = shared.now();
-            let is_over = self.ends.completions.available() > 0;
-            if is_over || now >= until {
-                let polled_until = if now < spin_until { now } else { last_poll };
-                let polled = polled_until.saturating_since(began);
-                shared.spin.ended(now, now.saturating_since(began), polled);
-                return is_over;
+            if self.ends.completions.available() > 0 {
+                shared.spin.ended(now.saturating_since(began));
+                return true;
+            }
+            if now >= until {
+                shared.spin.ended(now.saturating_since(began));
+                return false;
             }
             if now < spin_until {
                 if shared.spin.lost_core(std::mem::replace(&mut last_poll, now), now) {

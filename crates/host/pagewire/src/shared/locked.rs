@@ -3,16 +3,12 @@
 
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, TryLockError};
 
 use pagewire_mem::{Deferral, Panicked};
 
 use super::{Inner, Shared};
 use crate::reentrancy;
-
-/// How often a thread that takes turns lets others run that wait for the lock.
-const MOST_YIELDS: usize = 4;
 
 /// The held lock. Every call of an application makes one, so it stays small.
 pub(crate) struct Locked<'a> {
@@ -56,27 +52,12 @@ impl Shared {
             TryLockError::WouldBlock if reentrancy::is_called_under_lock_of(self.id) => {
                 panic!("a service, an observer or an operation called the host that it lives in");
             }
-            TryLockError::WouldBlock => {
-                self.contended.fetch_add(1, Ordering::Relaxed);
-                let taken = self.inner.lock();
-                self.contended.fetch_sub(1, Ordering::Relaxed);
-                match taken {
-                    Ok(inner) => return Locked { inner, _after_unlock: after_unlock },
-                    Err(poisoned) => poisoned,
-                }
-            }
+            TryLockError::WouldBlock => match self.inner.lock() {
+                Ok(inner) => return Locked { inner, _after_unlock: after_unlock },
+                Err(poisoned) => poisoned,
+            },
         };
         self.locked_broken(poisoned.into_inner(), after_unlock)
-    }
-
-    /// Gives the lock to threads that wait, before this one takes the next turn: the lock goes to whoever runs.
-    pub(crate) fn yield_lock(&self) {
-        for _ in 0..MOST_YIELDS {
-            if self.contended.load(Ordering::Relaxed) == 0 {
-                return;
-            }
-            std::thread::yield_now();
-        }
     }
 
     /// Takes the lock, unless another thread has it.
