@@ -30,9 +30,9 @@ pub const SCAN_GROUPS: usize = 32;
 /// Groups, freed last, whose memory a pool at rest keeps: 4 MiB, so that the next burst finds memory in place.
 pub const WARM_GROUPS: usize = 16;
 
-/// Bytes that one [`PagePool::trim`](crate::PagePool::trim) gives back at most: some milliseconds of work
-/// of the kernel.
-pub const TRIM_BYTES: usize = 64 << 20;
+/// Bytes that one [`PagePool::trim`](crate::PagePool::trim) gives back at most: a few milliseconds of work
+/// of the kernel, for which all calls wait.
+pub const TRIM_BYTES: usize = 16 << 20;
 
 /// Bytes in a cache line of every machine that Pagewire runs on: the alignment of frames.
 pub const CACHE_LINE: usize = 64;

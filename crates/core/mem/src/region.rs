@@ -162,8 +162,8 @@ impl Region {
     /// [`fd`](Self::fd) is for reading only.
     pub(crate) fn pages(name: &str, len: usize) -> Result<Self, MemError> {
         let (memory, fd) = map_memfd(name, len)?;
-        // Not `FUTURE_WRITE`, which forbids holes. No other process can write all the same: only this
-        // process's descriptor can, which is closed here.
+        // Not `FUTURE_WRITE`, which forbids holes. No map of the descriptor that stays can become writable, and
+        // pools keep it to themselves.
         let reads = fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)
             .and_then(|()| {
                 let path = format!("/proc/self/fd/{}", fd.as_raw_fd());

@@ -327,6 +327,9 @@ pub const ERROR_QUEUE_EVERY: usize = 1024;
 /// Datagrams that one call may send (Linux's `UDP_MAX_SEGMENTS`).
 pub const UDP_MAX_SEGMENTS: usize = pagewire_mem::link::limits::MAX_UDP_SEGMENTS;
 
+/// Datagrams of one frame that leaves: Linux's `UDP_MAX_SEGMENTS` before 6.9, which refuses longer ones.
+pub const UDP_SEGMENTS_PER_FRAME: usize = 64;
+
 // Forwarding.
 
 /// Default number of pairs of a forwarder; more connections wait in the listener's backlog. Each

@@ -145,7 +145,8 @@ impl Connection {
     /// ([`MemoryAccount::promise`](crate::MemoryAccount::promise)).
     #[inline]
     pub fn promise(&self) -> u32 {
-        self.inbound.recv_window()
+        // After its FIN the peer sends nothing more.
+        if self.inbound.fin().is_some() { 0 } else { self.inbound.recv_window() }
     }
 
     /// Bytes of memory that the send queue holds; a forwarder charges them to their receiver.

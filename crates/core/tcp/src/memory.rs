@@ -14,7 +14,7 @@ use pagewire_mem::{Instant, Returns};
 use crate::inbound::window;
 use crate::limits::{
     COMPACT_FACTOR, COPIES_PART, DATAGRAM_PART, DATAGRAM_RESERVE, FIRST_OVERHEAD, MEMORY_SHARE,
-    PROMISE_EPOCH, PROMISE_RESERVE, RECEIVE_RESERVE,
+    PROMISE_EPOCH, PROMISE_RESERVE, RECEIVE_RESERVE, SMALL_SEGMENT,
 };
 
 /// The memory that all sockets of a host together may pin: for data that is unread or beyond a gap,
@@ -29,8 +29,9 @@ use crate::limits::{
 /// Windows that are promised leave a quarter free ([`PROMISE_RESERVE`]), of which connections that hold
 /// nothing get a few segments. A peer is promised its window when the window is announced. The promise ends when the data arrives, or
 /// after half a second of silence: thousands of idle connections have open windows, and send little.
-/// Copies of what is sent may take a quarter of the memory ([`COPIES_PART`]) whatever was promised, and
-/// beyond that only what is free. In the last eighth of the memory
+/// Copies of what is sent may take a quarter of the memory ([`COPIES_PART`]) whatever was promised. Beyond
+/// that they may take what is free, but at most half of the memory for received data: peers that do not
+/// read must not keep others from being read. In the last eighth of the memory
 /// ([`RECEIVE_RESERVE`]) even data within the window is refused, if the connection holds more than its
 /// share or, but for two segments, the data lies beyond a gap. Half of that eighth is for connections
 /// that hold nothing, and half of that for those whose application has read before. There a super-frame
@@ -149,6 +150,10 @@ impl MemoryAccount {
     /// A connection that received data holds `bytes` unread bytes now, which pin `pinned` bytes of memory.
     #[inline]
     pub const fn note_overhead(&mut self, pinned: usize, bytes: usize) {
+        // Small ones cost a piece of a page, whatever their windows.
+        if bytes < SMALL_SEGMENT {
+            return;
+        }
         self.seen.pinned = self.seen.pinned.saturating_add(pinned);
         self.seen.bytes = self.seen.bytes.saturating_add(bytes);
     }
@@ -244,8 +249,10 @@ impl MemoryAccount {
     /// Bytes that copies of what is sent may still pin: a device with little memory left does not bound them.
     #[inline]
     pub fn free_for_copies(&self) -> usize {
-        let own = self.own.saturating_sub(self.copies);
-        own.max(self.all.saturating_sub(self.used()).saturating_sub(self.promised()))
+        let (own, beyond) =
+            (self.own.saturating_sub(self.copies), self.copies.saturating_sub(self.own));
+        let free = self.most.saturating_sub(self.taken()).saturating_sub(self.promised());
+        own + free.min((self.most / 2).saturating_sub(beyond))
     }
 
     /// Bytes that windows may promise together, the pinned ones included.

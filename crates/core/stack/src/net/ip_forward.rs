@@ -136,14 +136,7 @@ impl Net {
         if longest <= path.mtu {
             self.pass_on(now, packet, &received, path)?;
         } else if whole {
-            // Either all fragments pass or none: an incomplete datagram is of no use.
-            let header_len = usize::from(received.header_len);
-            let each = path.mtu.saturating_sub(header_len) & !7;
-            self.has_room(path.out, (packet.len() - header_len).div_ceil(each.max(8)))?;
-            for part in self.cut_forwarded(packet, header_len, path.mtu)? {
-                self.counters.tx_fragments += 1;
-                self.pass_on(now, part, &received, path)?;
-            }
+            self.forward_fragments(now, packet, &received, path)?;
         } else if packet.gso.is_some_and(|gso| gso.kind == GsoKind::Udp) {
             self.forward_long_datagrams(now, packet, &received, path)?;
         } else {
@@ -170,16 +163,32 @@ impl Net {
         let mut datagrams = VecDeque::new();
         let cut = offload::segment(packet, &mut datagrams, &mut self.mem.ledger);
         cut.map_err(|_| DropReason::ForwardOffload)?;
-        let header_len = usize::from(received.header_len);
         for datagram in datagrams {
-            if datagram.len() <= path.mtu {
-                self.pass_on(now, datagram, received, path)?;
-                continue;
+            if let Err(reason) = self.forward_fragments(now, datagram, received, path) {
+                self.counters.drop_one(reason);
             }
-            for part in self.cut_forwarded(datagram, header_len, path.mtu)? {
-                self.counters.tx_fragments += 1;
-                self.pass_on(now, part, received, path)?;
-            }
+        }
+        Ok(())
+    }
+
+    /// Forwards a datagram in fragments, if it is too long for the path. Either all of them pass or none: an
+    /// incomplete datagram is of no use.
+    fn forward_fragments(
+        &mut self,
+        now: Instant,
+        packet: PacketBuf,
+        received: &Received,
+        path: ForwardPath,
+    ) -> Result<(), DropReason> {
+        if packet.len() <= path.mtu {
+            return self.pass_on(now, packet, received, path);
+        }
+        let header_len = usize::from(received.header_len);
+        let each = path.mtu.saturating_sub(header_len) & !7;
+        self.has_room(path.out, (packet.len() - header_len).div_ceil(each.max(8)))?;
+        for part in self.cut_forwarded(packet, header_len, path.mtu)? {
+            self.counters.tx_fragments += 1;
+            self.pass_on(now, part, received, path)?;
         }
         Ok(())
     }

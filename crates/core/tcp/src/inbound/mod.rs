@@ -236,7 +236,10 @@ impl Inbound {
         let inserted = self.queue.insert(env, seq, payload);
         self.bytes_received += u64::from(inserted.advanced);
         // As Linux: whoever has something to read opens the window again by reading.
-        if inserted.dropped == Some(DropReason::HostMemory) && self.queue.queued() > 0 {
+        if inserted.dropped == Some(DropReason::HostMemory)
+            && !inserted.out_of_order
+            && self.queue.queued() > 0
+        {
             self.flags.insert(InFlags::OUT_OF_MEMORY);
         }
         inserted

@@ -22,7 +22,8 @@ fn windows_are_the_smaller_the_more_memory_their_bytes_pin() {
     let window = account.allowance();
     assert!(window.abs_diff(((3 << 18) - 3000) / 12) < 16, "{window}");
     // Small pieces are compacted, beyond this factor.
-    account.note_overhead(30_000, 100);
+    account.note_overhead(30_000, 600);
+    account.note_overhead(usize::MAX, 100);
     account.handle_time(Instant::ZERO + 2 * PROMISE_EPOCH);
     account.promise(&mut promise, 1000);
     assert_eq!(account.promised(), 4000);
@@ -177,16 +178,23 @@ given! {
         account.set_copies(own + (1 << 18));
         account.charge(0, 1 << 18);
         assert_eq!((account.received(), account.taken()), (1 << 18, 1 << 19));
-        assert_eq!((account.allowance(), account.free_for_copies()), (1 << 16, 1 << 19));
+        // Of the half of the received data's part, a half is left.
+        assert_eq!((account.allowance(), account.free_for_copies()), (1 << 16, 1 << 18));
         // A device with little memory left bounds what is received only.
         account.set_room(0);
-        assert_eq!((account.allowance(), account.free_for_copies()), (0, 1 << 19));
+        assert_eq!((account.allowance(), account.free_for_copies()), (0, 1 << 18));
         // Promises bound copies beyond their own part only.
         let mut promise = Promise::default();
         account.promise(&mut promise, 1 << 20);
         assert_eq!(account.free_for_copies(), 0);
         account.set_copies(own / 2);
         assert_eq!(account.free_for_copies(), own - own / 2);
+    }
+    peers_that_do_not_read_what_is_sent_leave_half_to_what_is_received {
+        let own = account.all() - account.limit();
+        account.set_copies(own + account.limit() / 2);
+        assert_eq!(account.free_for_copies(), 0);
+        assert!(account.allowance() > 0 && account.is_ample(account.limit() / 3));
     }
     first_window_is_small_where_little_is_left_and_never_less_than_a_few_segments {
         assert_eq!(account.first_window(u16::MAX, 1460), u16::MAX);

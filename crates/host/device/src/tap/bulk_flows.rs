@@ -83,10 +83,11 @@ impl BulkFlows {
         self.slots.truncate(queue.saturating_sub(1));
     }
 
-    /// Whether a queue has neither a rule nor a flow that sends.
+    /// Whether a queue has neither a rule nor a flow that sends. Of one that is not available any more, a rule
+    /// is not known.
     pub(super) fn is_idle(&self, now: Instant, queue: usize) -> bool {
         let slot = queue.checked_sub(1).and_then(|slot| self.slots.get(slot));
-        slot.is_none_or(|slot| slot.is_idle(now))
+        slot.is_some_and(|slot| slot.is_idle(now))
     }
 
     /// The queue by which a frame is to leave, so that its flow's data arrives there. `mixed`: bulk flows take

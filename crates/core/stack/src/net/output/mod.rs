@@ -24,6 +24,7 @@ use crate::counters::{Counters, DropReason};
 use crate::error::Error;
 use crate::limits::{
     DEFAULT_HOP_LIMIT, FORWARD_OUT_FRAMES, LOOPBACK_PACKETS, MAX_IP_PACKET, OUT_QUEUE_FRAMES,
+    UDP_SEGMENTS_PER_FRAME,
 };
 use crate::net::links::config::LinkIndex;
 use crate::net::links::{DeviceLimits, Interface};
@@ -320,11 +321,15 @@ impl Net {
         // As an IP packet.
         let len = packet.len().saturating_sub(ethernet::LEN);
         let Interface { device, out, .. } = self.links.at_mut(link);
-        let (cuts, longest) = match packet.gso.map(|gso| gso.kind) {
+        let (cuts, longest) = match packet.gso.map(|gso| (gso.kind, gso.size)) {
             None => (true, usize::MAX),
-            Some(GsoKind::TcpV4) => (device.tso_v4 && device.tx_checksum, device.max_super_v4),
-            Some(GsoKind::TcpV6) => (device.tso_v6 && device.tx_checksum, device.max_super_v6),
-            Some(GsoKind::Udp) => (device.uso && device.tx_checksum, device.max_super_udp),
+            Some((GsoKind::TcpV4, _)) => (device.tso_v4 && device.tx_checksum, device.max_super_v4),
+            Some((GsoKind::TcpV6, _)) => (device.tso_v6 && device.tx_checksum, device.max_super_v6),
+            Some((GsoKind::Udp, size)) => {
+                let headers = len - packet.frag_len().min(len);
+                let most = headers + UDP_SEGMENTS_PER_FRAME * usize::from(size);
+                (device.uso && device.tx_checksum, device.max_super_udp.min(most))
+            }
         };
         // Forwarded super-frames may be longer than the device takes.
         if cuts && len <= longest {
