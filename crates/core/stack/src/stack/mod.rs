@@ -74,8 +74,8 @@ impl Stack {
             ),
         };
         let pool = match config.pool {
-            PoolMemory::File => PagePool::new("pagewire-stack", config.memory)?,
-            PoolMemory::Anonymous => PagePool::anonymous(config.memory)?,
+            PoolMemory::File => PagePool::new("pagewire-stack", shared.memory.most_copies())?,
+            PoolMemory::Anonymous => PagePool::anonymous(shared.memory.most_copies())?,
         };
         let mut net = Net::new(now, &net_config, Mem::new(pool, shared))?;
         for link in &config.links {
