@@ -181,11 +181,6 @@ impl MemoryAccount {
         self.all
     }
 
-    /// Bytes of it that copies of what is sent may pin.
-    pub const fn most_copies(&self) -> usize {
-        self.own + self.most / 2
-    }
-
     /// Bytes of it that received data may pin.
     pub const fn limit(&self) -> usize {
         self.limit

@@ -73,9 +73,11 @@ impl Stack {
                 config.challenge_acks_per_second,
             ),
         };
+        // Copies of what is sent are less. The rest is for data that can leave at once, and for small segments.
+        let pool_bytes = shared.memory.limit();
         let pool = match config.pool {
-            PoolMemory::File => PagePool::new("pagewire-stack", shared.memory.most_copies())?,
-            PoolMemory::Anonymous => PagePool::anonymous(shared.memory.most_copies())?,
+            PoolMemory::File => PagePool::new("pagewire-stack", pool_bytes)?,
+            PoolMemory::Anonymous => PagePool::anonymous(pool_bytes)?,
         };
         let mut net = Net::new(now, &net_config, Mem::new(pool, shared))?;
         for link in &config.links {

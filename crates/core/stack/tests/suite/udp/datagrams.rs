@@ -461,11 +461,14 @@ fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_t
         segment: Some(1000),
         ..UdpTarget::default()
     };
-    p.send_and_deliver(one, &pattern(64_500), target);
+    p.send_and_deliver(one, &pattern(63_500), target);
     let message = p.b.recv_from(server, pagewire_stack::Message(65_535)).unwrap();
     let bytes: Vec<u8> =
         message.payload.iter().flat_map(|frag| frag.as_slice().unwrap().to_vec()).collect();
-    assert!(bytes == pattern(64_500) && message.segment == Some(1000));
+    assert!(bytes == pattern(63_500) && message.segment == Some(1000));
+    // More than 64 are two frames, and none of them is lost.
+    p.send_and_deliver(one, &pattern(64_500), target);
+    assert_eq!(take(&mut p, 65_535), [(1000, 64_000, Some(1000)), (1000, 500, None)]);
 }
 
 #[test]
