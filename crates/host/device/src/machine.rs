@@ -5,7 +5,7 @@ use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::limits::{DEVICE_MEMORY_PARTS, LEAST_MEMORY, MEMORY_PART};
+use crate::limits::{LEAST_MEMORY, MEMORY_PART};
 
 /// Bytes of memory that the sockets of a host may pin by default: a sixteenth of the machine's memory, or of
 /// the limit of the process's control group if that is less, as Linux's `tcp_mem`; at least 32 MiB.
@@ -19,8 +19,9 @@ pub fn memory() -> usize {
 
 /// Bytes of memory that a device may receive into by default: what a host pins, and as much more as it keeps
 /// for new frames.
+#[cfg(feature = "tap")]
 pub(crate) fn device_memory() -> usize {
-    let (has, leaves) = DEVICE_MEMORY_PARTS;
+    let (has, leaves) = crate::limits::DEVICE_MEMORY_PARTS;
     memory() / leaves * has
 }
 
