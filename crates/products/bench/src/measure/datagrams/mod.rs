@@ -4,6 +4,7 @@
 //! Each side has a pinned thread. No more is on the way than every receiver's queue holds: losses would
 //! measure the congestion control. This file counts and prints; [`udp`] and [`quic`] are the two protocols.
 
+#[cfg(feature = "quinn")]
 mod quic;
 mod udp;
 
@@ -30,10 +31,11 @@ use crate::table::{Field, InTurns, Measurement, Results, US_PER_MIB, in_turns, r
 /// each charged with a page.
 const WINDOW: usize = 256 << 10;
 
-/// Datagrams in bulk and QUIC by quinn, with UDP segmentation offload and without (root)
+/// Datagrams in bulk, with UDP segmentation offload and without (root)
 ///
 /// A host on a tap, and a kernel socket at the tap's other side. With the offload (USO, Linux 6.2), the
-/// datagrams of one call cross the tap as one frame. Beside it, kernel sockets over veth.
+/// datagrams of one call cross the tap as one frame. Beside it, kernel sockets over veth. With the cargo
+/// feature `quinn`, QUIC by quinn, too.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct DatagramsOptions {
@@ -57,8 +59,8 @@ pub(crate) struct DatagramsOptions {
 
 const EXAMPLES: &str = "\
 Examples:
-  pagewire bench datagrams --protocol quic --direction send
-      quinn sends over a tap, with USO and without
+  pagewire bench datagrams --direction send
+      to the kernel, over a tap with USO and without
   pagewire bench datagrams --mtu 9000
       longer datagrams";
 
@@ -68,6 +70,7 @@ enum Payload {
     /// Bare datagrams
     Udp,
     /// A stream of QUIC, encrypted
+    #[cfg(feature = "quinn")]
     Quic,
 }
 
@@ -246,6 +249,7 @@ impl DatagramsBench {
         let run = self.run(between.mtu(), &done);
         let sending = |to| match payload {
             Payload::Udp => udp::kernel_sends(run, to),
+            #[cfg(feature = "quinn")]
             Payload::Quic => quic::kernel_sends(run, to),
         };
         let receiving = |listener: &TcpListener| {
@@ -283,6 +287,7 @@ impl DatagramsBench {
                 let sent = runtime.block_on(async {
                     match payload {
                         Payload::Udp => udp::host_sends(run, &host, to).await,
+                        #[cfg(feature = "quinn")]
                         Payload::Quic => quic::host_sends(run, &host, to).await,
                     }
                 });
@@ -295,6 +300,7 @@ impl DatagramsBench {
                     pin(self.sides.right);
                     match payload {
                         Payload::Udp => udp::kernel_sends(run, at),
+                        #[cfg(feature = "quinn")]
                         Payload::Quic => quic::kernel_sends(run, at),
                     }
                 };
@@ -304,6 +310,7 @@ impl DatagramsBench {
                     let start = || sending = Some(scope.spawn(send));
                     let sample = match payload {
                         Payload::Udp => udp::host_receives(run, &host, at, start).await,
+                        #[cfg(feature = "quinn")]
                         Payload::Quic => quic::host_receives(run, &host, at, start).await,
                     };
                     run.done.store(true, Ordering::Relaxed);
@@ -335,6 +342,7 @@ impl DatagramsBench {
 fn receive(payload: Payload, run: Run<'_>, socket: UdpSocket) -> Result<DatagramsSample, Failure> {
     match payload {
         Payload::Udp => udp::kernel_receives(run, &socket),
+        #[cfg(feature = "quinn")]
         Payload::Quic => quic::kernel_receives(run, socket),
     }
 }
