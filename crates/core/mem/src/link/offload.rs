@@ -69,6 +69,17 @@ pub fn complete_checksum(
     packet: &mut PacketBuf,
     ledger: &mut CopyLedger,
 ) -> Result<(), OffloadError> {
+    // RFC 768: "If the computed checksum is zero, it is transmitted as all ones". For TCP the two
+    // are equivalent, and Linux sends all ones there too.
+    complete(packet, ledger, 0xffff)
+}
+
+/// Completes a checksum; `zero` is sent for one of 0.
+fn complete(
+    packet: &mut PacketBuf,
+    ledger: &mut CopyLedger,
+    zero: u16,
+) -> Result<(), OffloadError> {
     let TxChecksum::Partial { start, offset } = packet.tx_checksum else { return Ok(()) };
     let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
     let mut sum = Checksum::new();
@@ -80,10 +91,8 @@ pub fn complete_checksum(
     for frag in packet.frags() {
         sum.add_frag(frag, ledger);
     }
-    // RFC 768: "If the computed checksum is zero, it is transmitted as all ones". For TCP the two
-    // are equivalent, and Linux sends all ones there too.
     let value = match sum.finish() {
-        0 => 0xffff,
+        0 => zero,
         value => value,
     };
     put16(packet.head_mut(), field, value).ok_or(OffloadError::Checksum)?;
@@ -366,7 +375,8 @@ impl Cut {
             wire.gso = Some(self.gso);
             return Some(());
         }
-        complete_checksum(wire, ledger).ok()
+        // Unlike a whole packet's, Linux leaves that of a cut segment of TCP.
+        complete(wire, ledger, if self.tcp.is_some() { 0 } else { 0xffff }).ok()
     }
 }
 

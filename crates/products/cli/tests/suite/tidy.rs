@@ -472,8 +472,13 @@ fn files_of_a_test_program_belong_to_it() {
 
 /// Features that no test of the crate itself needs: `testing` is for the tests of other crates, and what
 /// needs openraft is tested in a crate of its own.
-const OF_OTHERS: [&str; 3] =
-    ["pagewire-device/testing", "pagewire-gateway/testing", "pagewire-simulation/openraft"];
+const OF_OTHERS: [&str; 5] = [
+    "pagewire-bench/quinn",
+    "pagewire-cli/quinn",
+    "pagewire-device/testing",
+    "pagewire-gateway/testing",
+    "pagewire-simulation/openraft",
+];
 
 /// The manifests of the workspace's crates.
 fn manifests() -> Vec<String> {
