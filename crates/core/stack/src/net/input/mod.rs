@@ -8,9 +8,9 @@
 //!                                   \____ head _____/ \ frags /     Inbound::Transport
 //! ```
 //!
-//! `expected.rs` does all of it at once for most frames. `extensions.rs` handles what stands between an IPv6 header and the transport's, and fragments of
-//! both versions. The packet stays in one place: each step gets it by `&mut`, and [`Received`] goes up
-//! with it.
+//! `expected.rs` takes all of these steps at once for most frames. `extensions.rs` handles what stands
+//! between an IPv6 header and the transport's, and fragments of both versions. The packet stays in one
+//! place: each step gets it by `&mut`, and [`Received`] goes up with it.
 //!
 //! Every branch that ends here names its reason. Headers taken off stay in memory in front of the
 //! head: an ICMP error gets them back with `push`.
