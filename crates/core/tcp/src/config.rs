@@ -10,7 +10,7 @@ use crate::outbound::congestion::{CongestionKind, SlowStartExit};
 pub struct KeepAlive {
     /// Silence before the first probe. RFC 9293: at least two hours by default.
     pub idle: Duration,
-    /// Time between probes.
+    /// Time between probes, at least a millisecond.
     pub interval: Duration,
     /// Unanswered probes before the connection ends.
     pub probes: u8,

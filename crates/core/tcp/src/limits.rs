@@ -110,6 +110,10 @@ pub const TIMER_SLACK_MS: u64 = 2;
 /// Acknowledgements sent at once after a congestion mark (Linux's): the peer's window may be small.
 pub const QUICK_ACKS_AFTER_MARK: u8 = 2;
 
+/// Shortest wait for the next look at a silent peer: one of no time would be due again at once, for
+/// ever.
+pub const MIN_KEEPALIVE_WAIT: core::time::Duration = core::time::Duration::from_millis(1);
+
 // Send queue.
 
 /// Fragments in one send queue. With 4 KiB each they are 64 MiB, more than any send buffer. This

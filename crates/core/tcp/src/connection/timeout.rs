@@ -9,7 +9,7 @@ use crate::connection::Connection;
 use crate::error::TcpError;
 use crate::life::state::{Event, State};
 use crate::life::{LifeFlags, Reset};
-use crate::limits::FLUSH_AFTER_MS;
+use crate::limits::{FLUSH_AFTER_MS, MIN_KEEPALIVE_WAIT};
 use crate::outbound::OutFlags;
 use crate::outbound::loss::PendingTimer;
 use crate::shared::Env;
@@ -261,7 +261,7 @@ impl Connection {
             self.out.flags.insert(OutFlags::PROBE_DUE);
             interval
         };
-        self.life.silence.set(now + wait);
+        self.life.silence.set(now + wait.max(MIN_KEEPALIVE_WAIT));
     }
 
     fn on_shrink_timer(&mut self, now: Instant) {

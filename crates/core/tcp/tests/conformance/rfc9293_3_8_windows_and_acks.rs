@@ -365,6 +365,18 @@ fn linux_does_not_probe_a_peer_whose_fin_is_all_that_a_closed_connection_waits_f
 }
 
 #[test]
+fn keepalive_of_no_time_is_due_a_millisecond_later_at_the_earliest() {
+    let nothing = KeepAlive { idle: Duration::ZERO, interval: Duration::ZERO, probes: 3 };
+    let mut t = Test::established(Config { keepalive: Some(nothing), ..plain() });
+    t.send(10).expect("P. 1:11(10) ack 1");
+    for _ in 0..20 {
+        t.wait(1).nothing();
+        assert!(t.conn.poll_timeout() > Some(t.now), "a timer that is due again and again");
+    }
+    t.peer(". 1:1(0) ack 11").wait(10).state(State::Closed);
+}
+
+#[test]
 fn keepalive_is_off_by_default() {
     let mut t = Test::established(plain());
     t.wait(2_000).nothing();
