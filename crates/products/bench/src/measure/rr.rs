@@ -90,7 +90,7 @@ impl Options for RrOptions {
             "engine link size rtt_us_p50 rtt_us_p99 min_rtt_us_p50 max_rtt_us_p50 wakeups_per_batch"
                 .to_owned();
         if blocking {
-            columns += " threads think_us bulk busy least_round_trips most_round_trips longest_us";
+            columns += " threads think_us bulk busy least_round_trips most_round_trips longest_us bulk_gbit_per_s";
         }
         Ok(Results::print(records(&bench, &lines), self.common.json, heading, &columns))
     }
@@ -111,6 +111,8 @@ struct RrSample {
     /// Round trips of the slowest and of the fastest thread.
     least: usize,
     most: usize,
+    /// Gigabits a second of all bulk flows together.
+    bulk: f64,
 }
 
 type F = Field<RrBench>;
@@ -143,6 +145,10 @@ impl Measurement for RrBench {
             .higher("Round trips of the fastest thread", "in a round"),
         F::spread("longest_us", 1, |of| of.spread_of_threads(|s| f64::from(s.longest) / 1000.0))
             .lower("Longest round trip", "µs"),
+        F::spread("bulk_gbit_per_s", 2, |of| {
+            (of.bench.options.bulk > 0).then(|| of.spread_of_threads(|s| s.bulk)).flatten()
+        })
+        .higher("Bulk flows", "Gbit/s"),
     ];
 
     fn engine(&self, engine: &Engine) -> (String, &'static str) {
@@ -184,13 +190,14 @@ impl InTurns for RrBench {
             (_, None) => Trips::of_one(pair(size, seconds, sides, stats)?),
             (_, Some(plan)) => blocking::pair(plan, stats)?,
         };
-        let Trips { times, least, most } = trips;
+        let Trips { times, least, most, bulk } = trips;
         let time = times.iter().map(|&ns| Duration::from_nanos(ns.into())).sum();
         let bytes = 2 * (size * times.len()) as u64;
         let round = Round { bytes, time, receiver_cpu: Duration::ZERO };
         let (p50, p99) = (percentile(&times, 0.5), percentile(&times, 0.99));
         let longest = times.last().copied().unwrap_or(0);
-        Ok(RrSample { round, p50, p99, longest, least, most })
+        let bulk = bulk.0 as f64 * 8.0 / 1e9 / bulk.1.as_secs_f64().max(1e-9);
+        Ok(RrSample { round, p50, p99, longest, least, most, bulk })
     }
 }
 
@@ -212,7 +219,7 @@ impl Trips {
     /// The round trips of one side that polls.
     fn of_one(times: Vec<u32>) -> Self {
         let count = times.len();
-        Self { times, least: count, most: count }
+        Self { times, least: count, most: count, bulk: (0, Duration::ZERO) }
     }
 }
 

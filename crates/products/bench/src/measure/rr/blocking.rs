@@ -3,7 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream as KernelStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::failure::{Because, Failure};
@@ -40,6 +40,8 @@ pub(super) struct Trips {
     /// Round trips of the slowest and of the fastest thread.
     pub(super) least: usize,
     pub(super) most: usize,
+    /// Bytes that bulk flows moved, and in how long.
+    pub(super) bulk: (u64, Duration),
 }
 
 /// A connection's two ends.
@@ -85,11 +87,13 @@ impl Plan {
         let over = || done.load(Ordering::Relaxed);
         let connections = |count| (0..count).map(|_| connect()).collect::<Result<Vec<_>, _>>();
         let (flows, trips) = (connections(self.bulk)?, connections(self.threads)?);
-        let all = std::thread::scope(|scope| {
+        let (moved, began) = (AtomicU64::new(0), Instant::now());
+        let moved = &moved;
+        let (all, bulk) = std::thread::scope(|scope| {
             (0..self.busy).for_each(|_| drop(scope.spawn(move || compute(over))));
             for (from, to) in flows {
                 scope.spawn(move || drop(write(from, over)));
-                scope.spawn(move || drop(read(to)));
+                scope.spawn(move || drop(read(to, moved)));
             }
             let mut threads = Vec::new();
             for (client, server) in trips {
@@ -98,14 +102,15 @@ impl Plan {
             }
             // All of them, also where one fails: then the others end, too.
             let all: Vec<_> = threads.into_iter().map(joined).collect();
+            let bulk = (moved.load(Ordering::Relaxed), began.elapsed());
             done.store(true, Ordering::Relaxed);
-            all.into_iter().collect::<Result<Vec<_>, Failure>>()
+            all.into_iter().collect::<Result<Vec<_>, Failure>>().map(|all| (all, bulk))
         })?;
         let counts = || all.iter().map(Vec::len);
         let (least, most) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
         let mut times: Vec<u32> = all.into_iter().flatten().collect();
         times.sort_unstable();
-        Ok(Trips { times, least, most })
+        Ok(Trips { times, least, most, bulk })
     }
 
     /// Sends messages and waits for their answers; returns the time of each.
@@ -149,8 +154,12 @@ fn write(mut to: impl Write, over: impl Fn() -> bool) -> io::Result<()> {
     Ok(())
 }
 
-fn read(mut from: impl Read) -> io::Result<()> {
+fn read(mut from: impl Read, moved: &AtomicU64) -> io::Result<()> {
     let mut buffer = vec![0; PIECE];
-    while from.read(&mut buffer)? > 0 {}
-    Ok(())
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return Ok(()),
+            n => _ = moved.fetch_add(n as u64, Ordering::Relaxed),
+        }
+    }
 }
