@@ -103,6 +103,22 @@ impl PageWriter {
     ///
     /// Reuses [`HOT_PAGES`], which stay in the cache, while their pages come back soon.
     pub fn reserve(&mut self, pool: &mut PagePool, bytes: usize) -> bool {
+        self.reserve_runs(pool, bytes, |_| GROUP_PAGES)
+    }
+
+    /// Like [`reserve`](Self::reserve), but takes no more pages than `bytes` need: for a writer that is
+    /// dropped after one use.
+    pub fn reserve_exact(&mut self, pool: &mut PagePool, bytes: usize) -> bool {
+        self.reserve_runs(pool, bytes, |missing| missing.div_ceil(PAGE_SIZE))
+    }
+
+    /// Reserves runs of as many pages as `pages` says for the bytes that are missing.
+    fn reserve_runs(
+        &mut self,
+        pool: &mut PagePool,
+        bytes: usize,
+        pages: impl Fn(usize) -> usize,
+    ) -> bool {
         let mut have = self.spare_runs().map(|(_, len)| len).sum::<usize>();
         while have < bytes {
             if self.later.len() + 1 >= MAX_FRAGS {
@@ -114,7 +130,8 @@ impl PageWriter {
                 end => end,
             });
             let after = after.or(self.home);
-            let Some((first, count)) = pool.alloc_run(GROUP_PAGES, after) else { return false };
+            let pages = pages(bytes - have);
+            let Some((first, count)) = pool.alloc_run(pages, after) else { return false };
             let (pos, end) = (first * PAGE_SIZE, (first + count) * PAGE_SIZE);
             have += end - pos;
             match last {

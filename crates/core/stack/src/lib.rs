@@ -62,8 +62,8 @@ pub use sockets::options::{
     LinuxOption, OptionKey, OptionName, SocketOption, SocketOptions, option,
 };
 pub use sockets::tcp::{
-    Chunks, ConnectOptions, Discard, FastOpen, Lend, LifecycleEvent, LifecycleKind, Map,
-    MapAvailable, MapError, MapPages, MapSealed, MapWith, Payload, Taker, TimeSource,
+    Chunks, ConnectOptions, Discard, FastOpen, Filled, Lend, LifecycleEvent, LifecycleKind, Map,
+    MapAvailable, MapError, MapPages, MapSealed, MapWith, Payload, Taker, TimeSource, ToCopy,
     TxTimestamping,
 };
 pub use sockets::udp::{

@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use pagewire_mem::Instant;
+use pagewire_mem::{Deferral, Frag, Instant, Panicked};
 use pagewire_sockets::{Blocking, Clock, Patience, Runtime, Waiters};
 use pagewire_stack::{Error, Readiness, SocketId, Stack};
 
@@ -47,6 +47,15 @@ impl Runtime for Host {
         Ok(self
             .shared()
             .with_inner(|inner, clock| op(&mut inner.stack, clock, &mut inner.waiters.sockets)))
+    }
+
+    fn drop_received(&self, frags: Vec<Frag>) {
+        let deferral = Deferral::begin();
+        drop(frags);
+        let panicked = deferral.end();
+        if panicked != Panicked::default() {
+            self.shared().panics.note(panicked);
+        }
     }
 
     fn later(&self, op: impl FnOnce(&mut Stack, Instant) + Send + Sync + 'static) {

@@ -4,6 +4,10 @@
 /// buffer's own memory may be uninitialised.
 pub(crate) const READ_BUF: usize = 64 << 10;
 
+/// Bytes of a read or write from which on the copy is made without the runtime's lock: a shorter copy takes
+/// hardly longer than the second call that this costs.
+pub(crate) const COPY_UNLOCKED: usize = 8 << 10;
+
 /// Largest buffer that a [`TcpSocket`](crate::net::TcpSocket) may ask for, in bytes before doubling
 /// (Linux's `net.core.wmem_max`).
 pub(crate) const MAX_BUFFER: u32 = 4 << 20;

@@ -5,15 +5,16 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use pagewire_mem::{Frag, FragVec, Held};
+use pagewire_mem::{CopyLedger, CopyReason, Frag, FragVec, Held, PageWriter};
 use pagewire_stack::{
-    Error, Message, Readiness, RecvFlags, SendFlags, Stack, Tcp, TcpId, UdpId, UdpTarget,
-    ZeroCopyCall, limits,
+    Error, Filled, Message, Readiness, RecvFlags, SendFlags, Stack, Tcp, TcpId, ToCopy, UdpId,
+    UdpTarget, ZeroCopyCall, limits,
 };
 
 use crate::buf::{Chunks, SendBuf};
 use crate::datagram::Datagram;
-use crate::runtime::Clock;
+use crate::limits::COPY_UNLOCKED;
+use crate::runtime::{Clock, Runtime};
 use crate::zerocopy::Sent;
 
 /// Whether the handshake is complete: the error if it failed.
@@ -105,6 +106,87 @@ pub(crate) fn queue_slices<'a>(
         true => tcp.send(now, &[0; 0], SendFlags::empty()),
         false => Ok(written),
     }
+}
+
+/// Received bytes that are to be copied without the runtime's lock ([`COPY_UNLOCKED`]).
+#[derive(Default)]
+pub(crate) struct Unlocked(Vec<Frag>);
+
+impl Unlocked {
+    /// Copies the bytes to the front of `buf`.
+    pub(crate) fn copy_to(self, buf: &mut [u8], runtime: &impl Runtime) {
+        let Self(frags) = self;
+        if frags.is_empty() {
+            return;
+        }
+        // The stack has counted the copies.
+        let (mut counted, mut at) = (CopyLedger::new(), 0);
+        for frag in &frags {
+            let Some(rest) = buf.get_mut(at..) else { break };
+            at += frag.copy_to(0, rest, &mut counted, CopyReason::AppRead);
+        }
+        runtime.drop_received(frags);
+    }
+}
+
+/// A write of one slice whose copy is made without the runtime's lock, in two steps.
+pub(crate) struct UnlockedWrite {
+    frags: FragVec,
+    copied: CopyLedger,
+}
+
+impl UnlockedWrite {
+    /// Whether a write of these slices is long enough.
+    pub(crate) fn of<'a>(bufs: &'a [IoSlice<'_>]) -> Option<&'a [u8]> {
+        match bufs {
+            [one] if one.len() >= COPY_UNLOCKED => Some(one),
+            _ => None,
+        }
+    }
+
+    /// The first step: pages for as much of `len` bytes as there is room for. A caller that `waits` takes no
+    /// room that is not worth two calls.
+    pub(crate) fn lend(
+        (stack, clock): (&mut Stack, &Clock<'_>),
+        id: TcpId,
+        len: usize,
+        waits: bool,
+    ) -> Result<(PageWriter, usize), Error> {
+        stack.tcp(id)?.lend_pages(clock.now(), len, waits)
+    }
+
+    /// Between the steps, without the lock: copies the front of `data` into the pages.
+    pub(crate) fn copy((mut pages, room): (PageWriter, usize), data: &[u8]) -> Self {
+        let mut copied = CopyLedger::new();
+        let len = pages.spare_of(room).put(data, &mut copied, CopyReason::AppWrite);
+        Self { frags: pages.commit_all(len).collect(), copied }
+    }
+
+    /// The second step: queues what was copied.
+    pub(crate) fn queue(
+        &mut self,
+        (stack, clock): (&mut Stack, &Clock<'_>),
+        id: TcpId,
+    ) -> Result<usize, Error> {
+        let Self { frags, copied } = self;
+        stack.tcp(id)?.send(|| clock.now(), Filled { frags, copied }, SendFlags::empty())
+    }
+}
+
+/// Copies received bytes into a slice. Where there are many, leaves that to the caller ([`Unlocked`]).
+#[inline]
+pub(crate) fn read_or_take(
+    (stack, clock): (&mut Stack, &Clock<'_>),
+    id: TcpId,
+    buf: &mut [u8],
+    flags: RecvFlags,
+    Unlocked(into): &mut Unlocked,
+) -> Result<usize, Error> {
+    let mut tcp = stack.tcp(id)?;
+    if flags.is_empty() && tcp.queued().min(buf.len()) >= COPY_UNLOCKED {
+        return tcp.recv(clock.now(), ToCopy { max: buf.len(), into }, flags);
+    }
+    read((stack, clock), id, buf, flags)
 }
 
 /// Copies received bytes into a slice.

@@ -324,6 +324,11 @@ impl<R: Blocking, Id: Kind> Socket<R, Id> {
         }
     }
 
+    /// Whether calls wait.
+    pub(crate) fn waits(&self) -> bool {
+        !self.nonblocking.load(Ordering::Relaxed)
+    }
+
     fn patience(&self, interest: Readiness) -> Patience {
         if self.nonblocking.load(Ordering::Relaxed) {
             return Patience::None;

@@ -138,14 +138,9 @@ impl Connection {
         max: usize,
         fill: impl FnOnce(&mut Spare<'_>) -> usize,
     ) -> Result<usize, TcpError> {
-        self.check_sender()?;
-        if max == 0 {
-            return Ok(0);
-        }
-        let room = self.room_for(max);
+        let room = self.room_to_fill(max)?;
         if room == 0 {
-            self.out.flags.insert(OutFlags::WAITS_FOR_ROOM);
-            return Err(TcpError::WouldBlock);
+            return Ok(0);
         }
         // Reserves as many pages as the pool has; the rest has another turn.
         filler.reserve(env.pool, room);
@@ -168,6 +163,47 @@ impl Connection {
         let wanted = if filled == room { max } else { filled };
         self.out.after_queueing(env.now, filled, wanted, SendFlags::empty());
         Ok(filled)
+    }
+
+    /// Free pages for as many of `max` bytes as there is room for, and how many bytes: the caller fills
+    /// them without the connection, and [`send`](Self::send)s what it has filled. With `once_writable`,
+    /// less room than a writable connection has is none.
+    ///
+    /// # Errors
+    /// `WouldBlock` without room, `NoBuffers` without a page.
+    pub fn lend_pages(
+        &mut self,
+        env: &mut Env<'_>,
+        max: usize,
+        once_writable: bool,
+    ) -> Result<(PageWriter, usize), TcpError> {
+        let room = self.room_to_fill(max)?;
+        if once_writable && room < max && !self.is_writable() {
+            self.out.flags.insert(OutFlags::WAITS_FOR_ROOM);
+            return Err(TcpError::WouldBlock);
+        }
+        let mut pages = PageWriter::new();
+        // As many pages as the pool has; the rest has another turn.
+        pages.reserve_exact(env.pool, room);
+        let len = pages.spare_of(room).len();
+        if len < max {
+            self.out.flags.insert(OutFlags::WAITS_FOR_ROOM);
+        }
+        if len == 0 && room > 0 {
+            return Err(TcpError::NoBuffers);
+        }
+        Ok((pages, len))
+    }
+
+    /// How many of `max` bytes may be queued now: none only if `max` is 0.
+    fn room_to_fill(&mut self, max: usize) -> Result<usize, TcpError> {
+        self.check_sender()?;
+        let room = self.room_for(max);
+        if room == 0 && max > 0 {
+            self.out.flags.insert(OutFlags::WAITS_FOR_ROOM);
+            return Err(TcpError::WouldBlock);
+        }
+        Ok(room)
     }
 
     /// How many of `wanted` bytes may be queued now.

@@ -12,7 +12,10 @@ use crate::addr::{ToSocketAddrs, target};
 use crate::buf::{Chunks, SendBuf};
 use crate::connect::{ConnectOptions, wait_connected};
 use crate::mapping::{MapAvailable, Mapping, try_map};
-use crate::ops::{queue, queue_zc, read, read_slices, readable, take_chunks, write_slices};
+use crate::ops::{
+    Unlocked, UnlockedWrite, queue, queue_zc, read_or_take, read_slices, readable, take_chunks,
+    write_slices,
+};
 use crate::options::of_every_stream;
 use crate::runtime::{Blocking, Patience, Runtime};
 use crate::socket::{COMPLETION, READ, Socket, WRITE};
@@ -355,7 +358,12 @@ impl<R: Blocking> TcpStream<R> {
             return Ok(0);
         }
         let id = self.0.id();
-        self.0.block(READ, |stack, clock| read((stack, clock), id, buf, flags))
+        let mut taken = Unlocked::default();
+        let read = self
+            .0
+            .block(READ, |stack, clock| read_or_take((stack, clock), id, buf, flags, &mut taken));
+        taken.copy_to(buf, self.0.runtime());
+        read
     }
 
     fn read_slices(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
@@ -371,6 +379,14 @@ impl<R: Blocking> TcpStream<R> {
             return Ok(0);
         }
         let id = self.0.id();
+        if let Some(data) = UnlockedWrite::of(bufs) {
+            let waits = self.0.waits();
+            let pages = self.0.block(WRITE, |stack, clock| {
+                UnlockedWrite::lend((stack, clock), id, data.len(), waits)
+            })?;
+            let mut write = UnlockedWrite::copy(pages, data);
+            return self.0.block(WRITE, |stack, clock| write.queue((stack, clock), id));
+        }
         self.0.block(WRITE, |stack, clock| write_slices((stack, clock), id, bufs))
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::iter;
 use std::net::Shutdown;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes};
 use pagewire_stack::{MapError, RecvFlags, SendFlags, Stack, TcpId, ZeroCopyCall};
@@ -17,7 +17,10 @@ use crate::blocking;
 use crate::buf::{Chunks, SendBuf, read_into};
 use crate::connect::ConnectOptions;
 use crate::mapping::{MapAvailable, Mapping, try_map};
-use crate::ops::{queue, queue_slices, queue_zc, read, read_slices, take_chunks, write_slices};
+use crate::ops::{
+    Unlocked, UnlockedWrite, queue, queue_slices, queue_zc, read, read_or_take, read_slices,
+    take_chunks, write_slices,
+};
 use crate::options::{no_descriptor, of_every_stream};
 use crate::reference::{anything_noted, noted};
 use crate::runtime::{Clock, Runtime};
@@ -327,10 +330,12 @@ impl<R: Runtime> TcpStream<R> {
         flags: RecvFlags,
     ) -> Poll<io::Result<usize>> {
         let call = if flags.contains(RecvFlags::PEEK) { Call::new("to peek") } else { READING };
-        let id = self.socket.id();
-        self.socket.poll((self.polls.reads, READ), call, cx, |stack, clock| {
-            read((stack, clock), id, buf, flags)
-        })
+        let (id, mut taken) = (self.socket.id(), Unlocked::default());
+        let read = self.socket.poll((self.polls.reads, READ), call, cx, |stack, clock| {
+            read_or_take((stack, clock), id, buf, flags, &mut taken)
+        });
+        taken.copy_to(buf, self.socket.runtime());
+        read
     }
 
     /// Queues copies of slices, by reference to the stream. The memory of a slice that is
@@ -345,9 +350,22 @@ impl<R: Runtime> TcpStream<R> {
             true => bufs.iter().map(|buf| noted(buf)).collect(),
             false => Vec::new(),
         };
+        let (id, wait) = (self.socket.id(), (self.polls.writes, WRITE));
+        if let Some(data) = UnlockedWrite::of(bufs)
+            && noted.iter().all(Option::is_none)
+        {
+            let pages =
+                ready!(self.socket.poll_mostly_ready(wait, WRITING, cx, |stack, clock| {
+                    UnlockedWrite::lend((stack, clock), id, data.len(), true)
+                }))?;
+            let mut write = UnlockedWrite::copy(pages, data);
+            // Without room after all, the copies are made again.
+            return self
+                .socket
+                .poll(wait, WRITING, cx, |stack, clock| write.queue((stack, clock), id));
+        }
         let noted = || noted.iter().map(Option::as_ref).chain(iter::repeat(None));
-        let id = self.socket.id();
-        self.socket.poll_mostly_ready((self.polls.writes, WRITE), WRITING, cx, |stack, clock| {
+        self.socket.poll_mostly_ready(wait, WRITING, cx, |stack, clock| {
             queue_slices((stack, clock), id, bufs.iter().zip(noted()))
         })
     }

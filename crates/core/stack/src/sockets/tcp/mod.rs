@@ -24,6 +24,7 @@ mod send;
 pub(crate) mod socket;
 pub(crate) mod time_wait;
 mod timestamping;
+mod unlocked;
 
 use std::collections::VecDeque;
 use std::net::Shutdown;
@@ -54,6 +55,7 @@ pub use send::{Payload, TimeSource};
 use socket::{Owner, SocketFlags, TcpSocket};
 use timestamping::TimestampRequests;
 pub use timestamping::TxTimestamping;
+pub use unlocked::{Filled, ToCopy};
 
 /// State that all connections share. The connections themselves are in the table of all sockets.
 pub(crate) struct TcpSockets {

@@ -12,12 +12,13 @@ use crate::sockets::errors::error_from;
 ///
 /// - `&mut [u8]`: copies them;
 /// - [`Chunks`]: appends references to a vector;
+/// - [`ToCopy`](crate::ToCopy): the same, for a caller that copies the bytes;
 /// - [`Lend`]: shows them to a closure, which returns how many it took;
 /// - [`Discard`]: discards them;
 /// - [`Map`](crate::Map), [`MapSealed`](crate::MapSealed), [`MapPages`](crate::MapPages),
 ///   [`MapWith`](crate::MapWith): as contiguous memory.
 ///
-/// The first four return the number of bytes; 0 is the end of the stream.
+/// The first five return the number of bytes; 0 is the end of the stream.
 pub trait Taker {
     /// The result: a number of bytes, or the memory.
     type Taken;

@@ -37,6 +37,7 @@ impl<F: FnOnce() -> Instant> TimeSource for F {
 ///   `WouldBlock` too, and the connection becomes writable when pages are free;
 /// - `&mut FragVec`: memory by reference, taken from the front, and released when it is
 ///   acknowledged;
+/// - [`Filled`](crate::Filled): pages that the stack [lent](Tcp::lend_pages), and the caller filled;
 /// - `(&mut FragVec, &mut ZeroCopyCall)`: also by reference, with a notification, see
 ///   [`ZeroCopyCall`].
 pub trait Payload: Sized {

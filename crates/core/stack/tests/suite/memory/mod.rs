@@ -5,3 +5,4 @@ mod lend_fill;
 mod mapping_properties;
 mod page_waiters;
 mod receive_memory;
+mod unlocked;
