@@ -24,9 +24,6 @@ pub(crate) const SHUTDOWN_POLL: Duration = Duration::from_millis(1);
 /// Longest sleep when nothing is due: bounds the cost of a lost wake-up.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// Pauses of a spinning thread between two turns, which leave the lock to others.
-const PAUSES: u32 = 16;
-
 /// Starts the thread that drives the host.
 pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
     let shared = Arc::clone(shared);
@@ -78,7 +75,8 @@ pub(crate) enum Next {
 
 impl Driver {
     pub(crate) fn new(shared: &Shared) -> Self {
-        Self { spin: Spin::new(shared.spin_max), idle_since: shared.now(), last_idle_poll: None }
+        let spin = Spin::beside(&shared.spin, shared.spin_max);
+        Self { spin, idle_since: shared.now(), last_idle_poll: None }
     }
 
     /// Takes a turn, if it is this driver's, and decides how to wait for the next.
@@ -163,11 +161,10 @@ fn wakes(fds: &mut [PollFd<'_>], timeout: &Timespec) -> bool {
     n.is_ok() && !fds.first().is_none_or(|fd| fd.revents().is_empty())
 }
 
-/// Pauses for a moment without the lock.
+/// Lets another thread have the core, or the lock, between two polls: those who would answer must not wait for
+/// whoever polls. Without such a thread this is a short pause.
 pub(crate) fn pause() {
-    for _ in 0..PAUSES {
-        std::hint::spin_loop();
-    }
+    std::thread::yield_now();
 }
 
 /// Waits on the device without a driver thread, at most until `until`.

@@ -4,9 +4,12 @@
 //! it a system call and, where a processor was halted, an interrupt. To poll costs a core. The rule is
 //! that of the kernel's haltpoll governor: a wait that was a little too long for the limit lets it
 //! grow, one that no polling would have covered lets it shrink. Besides, whoever polls must not take
-//! the core from those who would answer: a poll that lost its core to somebody ends at once, and there
-//! is none for a while.
+//! the core from those who would answer: between two polls a thread yields the core, and a poll that lost
+//! the core for long ends. No thread of the host polls for a while then: for longer each time where the cores
+//! stay busy, because a thread that sleeps gets a core at once when it is woken, and one that polls has used
+//! up its share.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -22,8 +25,12 @@ const FIRST: Duration = Duration::from_micros(50);
 /// another thread had the core.
 const PREEMPTED: Duration = Duration::from_micros(100);
 
-/// No poll for this long after a core was lost: some slices of the kernel's scheduler.
+/// No poll for this long after a core was lost: some slices of the kernel's scheduler. Twice as long if a core
+/// is lost again soon after.
 const REST: Duration = Duration::from_millis(10);
+
+/// The longest rest.
+const LONGEST_REST: Duration = Duration::from_millis(1280);
 
 /// The limit of one kind of wait, for all threads that wait so.
 #[derive(Debug)]
@@ -31,16 +38,32 @@ pub(crate) struct Spin {
     most: Duration,
     /// Nanoseconds; at most `most`.
     limit: AtomicU64,
-    /// No spinning before this time, in microseconds of the host's clock.
-    rest_until: AtomicU64,
+    rest: Arc<Rest>,
     /// The time between two polls after which the core counts as lost.
     preempted: Duration,
 }
 
+/// The rest of all polls of a host after one of them lost its core. Microseconds of the host's clock.
+#[derive(Debug, Default)]
+struct Rest {
+    until: AtomicU64,
+    /// The length of the last rest.
+    length: AtomicU64,
+}
+
 impl Spin {
     pub(crate) fn new(most: Duration) -> Self {
+        Self::resting(most, Arc::default())
+    }
+
+    /// The limit of another kind of wait on the same host.
+    pub(crate) fn beside(other: &Self, most: Duration) -> Self {
+        Self::resting(most, Arc::clone(&other.rest))
+    }
+
+    fn resting(most: Duration, rest: Arc<Rest>) -> Self {
         let limit = AtomicU64::new(nanos(FIRST.min(most)));
-        Self { most, limit, rest_until: AtomicU64::new(0), preempted: PREEMPTED }
+        Self { most, limit, rest, preempted: PREEMPTED }
     }
 
     /// A limit that no wait reaches: every wait polls until it is over.
@@ -55,7 +78,7 @@ impl Spin {
 
     /// How long a wait that begins now polls; zero: it sleeps at once.
     pub(crate) fn limit(&self, now: Instant) -> Duration {
-        if now.as_micros() < self.rest_until.load(Ordering::Relaxed) {
+        if now.as_micros() < self.rest.until.load(Ordering::Relaxed) {
             return Duration::ZERO;
         }
         Duration::from_nanos(self.limit.load(Ordering::Relaxed))
@@ -78,10 +101,29 @@ impl Spin {
     pub(crate) fn lost_core(&self, before: Instant, now: Instant) -> bool {
         let lost = now.saturating_since(before) > self.preempted;
         if lost {
-            self.rest_until.store((now + REST).as_micros(), Ordering::Relaxed);
+            self.rest.begin(now.as_micros());
         }
         lost
     }
+}
+
+impl Rest {
+    fn begin(&self, now: u64) {
+        let (until, last) =
+            (self.until.load(Ordering::Relaxed), self.length.load(Ordering::Relaxed));
+        // A poll that began before the rest.
+        if now < until {
+            return;
+        }
+        let length =
+            if now < until + last { (last * 2).min(micros(LONGEST_REST)) } else { micros(REST) };
+        self.length.store(length, Ordering::Relaxed);
+        self.until.store(now + length, Ordering::Relaxed);
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    time.as_micros() as u64
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -151,6 +193,23 @@ mod tests {
         assert_eq!(spin.limit(at(901) + REST), FIRST);
     }
 
+    #[test]
+    fn rests_grow_while_cores_stay_busy_and_are_shared_by_all_waits_of_a_host() {
+        let waits = spin();
+        let driver = Spin::beside(&waits, DEFAULT_SPIN);
+        let mut now = Instant::ZERO + Duration::from_secs(1);
+        for expected in [10, 20, 40, 80, 160, 320, 640, 1280, 1280] {
+            assert!(waits.lost_core(now, now + 3_000 * US));
+            let until = now + 3_000 * US + Duration::from_millis(expected);
+            assert_eq!(driver.limit(until - US), Duration::ZERO, "{expected} ms");
+            assert_eq!(driver.limit(until), FIRST, "{expected} ms");
+            now = until;
+        }
+        now += 2 * LONGEST_REST;
+        assert!(driver.lost_core(now, now + 3_000 * US));
+        assert_eq!(waits.limit(now + 3_000 * US + REST), FIRST, "the first rest again");
+    }
+
     /// Two threads of one core each take a part of a microsecond of work and pass a message on. One
     /// polls; the other one's processor is halted between. A model of one second.
     #[test]
@@ -187,6 +246,6 @@ mod tests {
                 assert!(spin.lost_core(before, now));
             }
         }
-        assert!(polled < Duration::from_millis(20), "{polled:?}");
+        assert!(polled < Duration::from_millis(1), "{polled:?}");
     }
 }
