@@ -103,22 +103,6 @@ impl PageWriter {
     ///
     /// Reuses [`HOT_PAGES`], which stay in the cache, while their pages come back soon.
     pub fn reserve(&mut self, pool: &mut PagePool, bytes: usize) -> bool {
-        self.reserve_runs(pool, bytes, |_| GROUP_PAGES)
-    }
-
-    /// Like [`reserve`](Self::reserve), but takes no more pages than `bytes` need: for a writer that is
-    /// dropped after one use.
-    pub fn reserve_exact(&mut self, pool: &mut PagePool, bytes: usize) -> bool {
-        self.reserve_runs(pool, bytes, |missing| missing.div_ceil(PAGE_SIZE))
-    }
-
-    /// Reserves runs of as many pages as `pages` says for the bytes that are missing.
-    fn reserve_runs(
-        &mut self,
-        pool: &mut PagePool,
-        bytes: usize,
-        pages: impl Fn(usize) -> usize,
-    ) -> bool {
         let mut have = self.spare_runs().map(|(_, len)| len).sum::<usize>();
         while have < bytes {
             if self.later.len() + 1 >= MAX_FRAGS {
@@ -130,8 +114,7 @@ impl PageWriter {
                 end => end,
             });
             let after = after.or(self.home);
-            let pages = pages(bytes - have);
-            let Some((first, count)) = pool.alloc_run(pages, after) else { return false };
+            let Some((first, count)) = pool.alloc_run(GROUP_PAGES, after) else { return false };
             let (pos, end) = (first * PAGE_SIZE, (first + count) * PAGE_SIZE);
             have += end - pos;
             match last {
@@ -145,6 +128,29 @@ impl PageWriter {
             }
         }
         true
+    }
+
+    /// Takes the next `bytes` bytes, or as many as the pool has pages for, out of this writer, as a writer of
+    /// its own that another thread can fill. What follows is written behind them.
+    pub fn lend(&mut self, pool: &mut PagePool, bytes: usize) -> Self {
+        let (mut lent, mut missing) = (Self::new(), bytes);
+        while missing > 0
+            && lent.later.len() + 1 < MAX_FRAGS
+            && self.refill_to_copy(pool, missing)
+            && let Some(run) = &mut self.run
+        {
+            let (pos, n) = (run.pos, missing.min(run.end - run.pos));
+            run.pos += n;
+            // The lent part has the references; a page that both have a part of is shared now.
+            if run.pos < run.end && !run.pos.is_multiple_of(PAGE_SIZE) {
+                run.pool.acquire(run.pos - 1, 1);
+            }
+            lent.later.push_back(SpareRun { pool: Arc::clone(&run.pool), pos, end: run.pos });
+            missing -= n;
+            self.promote();
+            lent.promote();
+        }
+        lent
     }
 
     /// Continues in the next reserved run when the current one is full.
@@ -240,8 +246,9 @@ impl PageWriter {
         }
         let start = run.pos;
         run.pos += n;
-        // Every filled page passes its reference to the fragment; one with room is shared now.
-        if !run.pos.is_multiple_of(PAGE_SIZE) {
+        // Every filled page passes its reference to the fragment, and so does the last one of the run; one
+        // with room is shared now.
+        if run.pos < run.end && !run.pos.is_multiple_of(PAGE_SIZE) {
             run.pool.acquire(run.pos - 1, 1);
         }
         // SAFETY: `start..start+n` lies in the region, holds one reference to each page it touches

@@ -42,7 +42,11 @@ fn drive(shared: &Shared) {
     loop {
         match driver.step(shared) {
             Next::StepAgain => {}
-            Next::Pause => pause(),
+            Next::Pause => {
+                let before = shared.now();
+                pause();
+                driver.paused(shared, before);
+            }
             Next::Sleep(wait) => sleep(shared, &[], wait),
             Next::SleepOnDevices(devices, wait) => sleep(shared, &devices, wait),
             Next::End => return,
@@ -54,8 +58,6 @@ fn drive(shared: &Shared) {
 pub(crate) struct Driver {
     spin: Spin,
     idle_since: Instant,
-    /// When the last step polled in vain; `None`: it had work, or was followed by a sleep.
-    last_idle_poll: Option<Instant>,
 }
 
 /// The wait of a driver before its next step.
@@ -76,7 +78,12 @@ pub(crate) enum Next {
 impl Driver {
     pub(crate) fn new(shared: &Shared) -> Self {
         let spin = Spin::beside(&shared.spin, shared.spin_max);
-        Self { spin, idle_since: shared.now(), last_idle_poll: None }
+        Self { spin, idle_since: shared.now() }
+    }
+
+    /// The pause that began at `before`, after a poll in vain, is over.
+    pub(crate) fn paused(&self, shared: &Shared, before: Instant) {
+        self.spin.lost_core(before, shared.now());
     }
 
     /// Takes a turn, if it is this driver's, and decides how to wait for the next.
@@ -106,16 +113,11 @@ impl Driver {
         inner.poller = Poller::Running;
         inner.devices.disarm();
         let worked = inner.turn(now);
-        let before = self.last_idle_poll.take();
-        let mut lost = false;
         if worked || !inner.waiters.ready.is_empty() {
             self.spin.ended(now.saturating_since(self.idle_since));
             self.idle_since = now;
-        } else if let Some(before) = before {
-            lost = self.spin.lost_core(before, now);
         }
-        if !lost && !shutting_down && now.saturating_since(self.idle_since) < self.spin.limit(now) {
-            self.last_idle_poll = Some(now);
+        if !shutting_down && now.saturating_since(self.idle_since) < self.spin.limit(now) {
             shared.unlock_and_wake(inner);
             return Next::Pause;
         }

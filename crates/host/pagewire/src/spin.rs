@@ -96,8 +96,8 @@ impl Spin {
         self.limit.store(nanos(next), Ordering::Relaxed);
     }
 
-    /// Returns whether another thread had the core between two polls of a thread that did nothing else: the
-    /// spinning is over then.
+    /// Returns whether another thread had the core during a [pause](crate::driver::pause) between two polls:
+    /// the polls are over then.
     pub(crate) fn lost_core(&self, before: Instant, now: Instant) -> bool {
         let lost = now.saturating_since(before) > self.preempted;
         if lost {
@@ -109,16 +109,20 @@ impl Spin {
 
 impl Rest {
     fn begin(&self, now: u64) {
-        let (until, last) =
-            (self.until.load(Ordering::Relaxed), self.length.load(Ordering::Relaxed));
+        let until = self.until.load(Ordering::Relaxed);
         // A poll that began before the rest.
         if now < until {
             return;
         }
-        let length =
-            if now < until + last { (last * 2).min(micros(LONGEST_REST)) } else { micros(REST) };
-        self.length.store(length, Ordering::Relaxed);
-        self.until.store(now + length, Ordering::Relaxed);
+        let last = self.length.load(Ordering::Relaxed);
+        let again = now < until + last;
+        let length = if again { (last * 2).min(micros(LONGEST_REST)) } else { micros(REST) };
+        // Of several threads that lose their cores at once, one begins the rest.
+        let begun =
+            self.until.compare_exchange(until, now + length, Ordering::Relaxed, Ordering::Relaxed);
+        if begun.is_ok() {
+            self.length.store(length, Ordering::Relaxed);
+        }
     }
 }
 

@@ -148,7 +148,7 @@ impl Shared {
         }
         let polls = Role::take(&self.spins)?;
         let until = began + limit;
-        let (mut first, mut last_poll) = (true, None);
+        let mut first = true;
         let done = loop {
             let (mut inner, now) = self.lock_now();
             if std::mem::take(&mut first) {
@@ -173,12 +173,11 @@ impl Shared {
                 Err(Error::WouldBlock) => {}
                 done => break Some(done),
             }
-            let lost =
-                last_poll.replace(now).is_some_and(|before| self.spin.lost_core(before, now));
-            if lost || now >= until {
+            let before = self.now();
+            driver::pause();
+            if self.spin.lost_core(before, self.now()) || now >= until {
                 break None;
             }
-            driver::pause();
         };
         drop(polls);
         if done.is_none() {

@@ -8,6 +8,9 @@ pub(crate) const READ_BUF: usize = 64 << 10;
 /// hardly longer than the second call that this costs.
 pub(crate) const COPY_UNLOCKED: usize = 8 << 10;
 
+/// Bytes that one such read takes: while they are copied, no account charges their memory.
+pub(crate) const MAX_COPY_UNLOCKED: usize = 256 << 10;
+
 /// Largest buffer that a [`TcpSocket`](crate::net::TcpSocket) may ask for, in bytes before doubling
 /// (Linux's `net.core.wmem_max`).
 pub(crate) const MAX_BUFFER: u32 = 4 << 20;

@@ -13,7 +13,7 @@ use pagewire_stack::{
 
 use crate::buf::{Chunks, SendBuf};
 use crate::datagram::Datagram;
-use crate::limits::COPY_UNLOCKED;
+use crate::limits::{COPY_UNLOCKED, MAX_COPY_UNLOCKED};
 use crate::runtime::{Clock, Runtime};
 use crate::zerocopy::Sent;
 
@@ -184,7 +184,11 @@ pub(crate) fn read_or_take(
 ) -> Result<usize, Error> {
     let mut tcp = stack.tcp(id)?;
     if flags.is_empty() && tcp.queued().min(buf.len()) >= COPY_UNLOCKED {
-        return tcp.recv(clock.now(), ToCopy { max: buf.len(), into }, flags);
+        return tcp.recv(
+            clock.now(),
+            ToCopy { max: buf.len().min(MAX_COPY_UNLOCKED), into },
+            flags,
+        );
     }
     read((stack, clock), id, buf, flags)
 }

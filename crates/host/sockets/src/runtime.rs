@@ -8,7 +8,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use pagewire_mem::{Deferral, Frag, Instant};
+use pagewire_mem::{Frag, Instant};
 use pagewire_stack::{Error, Readiness, SocketId, Stack};
 
 use crate::waiters::{Call, Waiter, WaiterId, Waiters};
@@ -65,12 +65,9 @@ pub trait Runtime: Clone + std::fmt::Debug + Send + Sync + Unpin + 'static {
         drop(self.enter(|_, _, waiters| take(waiters)));
     }
 
-    /// Drops received memory that was copied. Its owner may be a type of the program, whose drop may panic: the
-    /// panic is contained.
+    /// Drops received memory that was copied. Its owner may be a type of the program, whose drop may panic.
     fn drop_received(&self, frags: Vec<Frag>) {
-        let deferral = Deferral::begin();
         drop(frags);
-        deferral.end();
     }
 
     /// Sends packets that fill the queue to the device. Returns whether that may have made room, so that

@@ -1,7 +1,7 @@
 //! The pool, its writer and its fragments against a plain oracle: every live fragment beside a
 //! `Vec` of the bytes it must show, and the set of pages that they and the writer touch.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use pagewire_mem::{
@@ -24,6 +24,10 @@ enum Op {
     Refill(usize),
     /// Makes this many bytes spare, in as many runs as needed.
     Reserve(usize),
+    /// The writer lends this many bytes.
+    Lend(usize),
+    /// So many bytes of the oldest loan are filled and committed; the rest of the loan ends.
+    FillLent(usize),
     Align,
     Abandon,
     Clone(usize),
@@ -58,6 +62,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => length().prop_map(Op::Device),
         2 => (0..GROUP_PAGES + 2).prop_map(Op::Refill),
         2 => length().prop_map(Op::Reserve),
+        2 => length().prop_map(Op::Lend),
+        2 => length().prop_map(Op::FillLent),
         1 => Just(Op::Align),
         1 => Just(Op::Abandon),
         2 => which.clone().prop_map(Op::Clone),
@@ -92,6 +98,7 @@ struct Model {
     access: Access,
     pool: PagePool,
     writer: PageWriter,
+    lent: VecDeque<PageWriter>,
     ledger: CopyLedger,
     live: Vec<(Held, Vec<u8>)>,
     /// Makes the bytes of each write different from all others.
@@ -109,6 +116,7 @@ impl Model {
             access,
             pool,
             writer: PageWriter::new(),
+            lent: VecDeque::new(),
             ledger: CopyLedger::new(),
             live: Vec::new(),
             writes: 0,
@@ -210,6 +218,32 @@ impl Model {
                         "{free:?}: it stopped while pages were free"
                     );
                 }
+            }
+            Op::Lend(bytes) => {
+                let free = self.pool.audit();
+                let lent = self.writer.lend(&mut self.pool, bytes);
+                let len: usize = lent.spare_runs().map(|(_, len)| len).sum();
+                let runs = lent.spare_runs().count();
+                assert!(len <= bytes && runs <= MAX_FRAGS);
+                if len < bytes && runs < MAX_FRAGS - 1 {
+                    assert_eq!(self.pool.audit().free, 0, "{free:?}: pages were free");
+                }
+                self.lent.push_back(lent);
+            }
+            Op::FillLent(len) => {
+                let Some(mut lent) = self.lent.pop_front() else { return };
+                let bytes = self.fresh_bytes(len);
+                let reason = CopyReason::AppWrite;
+                let filled = lent.spare_of(len).put(&bytes, &mut self.ledger, reason);
+                let frags: Vec<_> = lent.commit_all(filled).collect();
+                self.copied += filled as u64;
+                let mut rest = &bytes[..filled];
+                for frag in frags {
+                    let (part, later) = rest.split_at(frag.len());
+                    self.hold_new(frag, part.to_vec());
+                    rest = later;
+                }
+                assert!(rest.is_empty());
             }
             Op::Align => {
                 let (spare, off) = (self.all_spare(), self.writer.misalignment());
@@ -340,7 +374,7 @@ impl Model {
             let (at, len) = held.range();
             touch(at, len);
         }
-        for (at, spare) in self.writer.spare_runs() {
+        for (at, spare) in self.lent.iter().chain([&self.writer]).flat_map(PageWriter::spare_runs) {
             touch(at.as_ptr().addr(), spare);
         }
         let first = self.writer.spare_runs().next().map(|(at, len)| (at.as_ptr().addr(), len));
@@ -377,6 +411,7 @@ impl Model {
         }
         self.check(true);
         self.live.clear();
+        self.lent.clear();
         self.writer.abandon();
         self.pool.drain();
         assert_eq!(self.pool.stats().free, self.pool.stats().total, "every page came home");

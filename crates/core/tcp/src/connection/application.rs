@@ -178,13 +178,15 @@ impl Connection {
         once_writable: bool,
     ) -> Result<(PageWriter, usize), TcpError> {
         let room = self.room_to_fill(max)?;
-        if once_writable && room < max && !self.is_writable() {
+        // Held back for more, or with nothing in flight, no acknowledgement would make it writable.
+        let waits = !self.out.transfer.flight.is_empty()
+            && !self.out.flags.intersects(OutFlags::CORK | OutFlags::MORE);
+        if once_writable && room < max && waits && !self.is_writable() {
             self.out.flags.insert(OutFlags::WAITS_FOR_ROOM);
             return Err(TcpError::WouldBlock);
         }
-        let mut pages = PageWriter::new();
         // As many pages as the pool has; the rest has another turn.
-        pages.reserve_exact(env.pool, room);
+        let mut pages = env.writer.lend(env.pool, room);
         let len = pages.spare_of(room).len();
         if len < max {
             self.out.flags.insert(OutFlags::WAITS_FOR_ROOM);

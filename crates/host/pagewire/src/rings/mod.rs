@@ -323,7 +323,6 @@ impl Rings {
         }
         let began = shared.now();
         let mut spin_until = (began + shared.spin.limit(began)).min(until);
-        let mut last_poll = began;
         loop {
             let now = shared.now();
             if self.ends.completions.available() > 0 {
@@ -335,10 +334,10 @@ impl Rings {
                 return false;
             }
             if now < spin_until {
-                if shared.spin.lost_core(std::mem::replace(&mut last_poll, now), now) {
+                crate::driver::pause();
+                if shared.spin.lost_core(now, shared.now()) {
                     spin_until = now;
                 }
-                crate::driver::pause();
                 continue;
             }
             self.waker.register(&crate::wait::thread_waker());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pagewire_mem::{Frag, FragVec};
-use pagewire_stack::{MapError, RecvFlags, SendFlags, TcpId, ZeroCopyCall};
+use pagewire_stack::{MapError, RecvFlags, SendFlags, Stack, TcpId, ZeroCopyCall};
 
 use crate::addr::{ToSocketAddrs, target};
 use crate::buf::{Chunks, SendBuf};
@@ -17,7 +17,7 @@ use crate::ops::{
     write_slices,
 };
 use crate::options::of_every_stream;
-use crate::runtime::{Blocking, Patience, Runtime};
+use crate::runtime::{Blocking, Clock, Patience, Runtime};
 use crate::socket::{COMPLETION, READ, Socket, WRITE};
 use crate::zerocopy::{Completion, Sent, next_completion};
 
@@ -379,15 +379,35 @@ impl<R: Blocking> TcpStream<R> {
             return Ok(0);
         }
         let id = self.0.id();
-        if let Some(data) = UnlockedWrite::of(bufs) {
-            let waits = self.0.waits();
-            let pages = self.0.block(WRITE, |stack, clock| {
-                UnlockedWrite::lend((stack, clock), id, data.len(), waits)
-            })?;
-            let mut write = UnlockedWrite::copy(pages, data);
-            return self.0.block(WRITE, |stack, clock| write.queue((stack, clock), id));
+        match UnlockedWrite::of(bufs) {
+            Some(data) => self.write_unlocked(data),
+            None => self.0.block(WRITE, |stack, clock| write_slices((stack, clock), id, bufs)),
         }
-        self.0.block(WRITE, |stack, clock| write_slices((stack, clock), id, bufs))
+    }
+
+    /// A write whose copy is made without the runtime's lock.
+    fn write_unlocked(&self, data: &[u8]) -> io::Result<usize> {
+        let (id, waits) = (self.0.id(), self.0.waits());
+        let lend = |waits| {
+            move |stack: &mut Stack, clock: &Clock<'_>| {
+                UnlockedWrite::lend((stack, clock), id, data.len(), waits)
+            }
+        };
+        loop {
+            let pages = match self.0.block(WRITE, lend(waits)) {
+                // Room that was not worth the wait is better than none.
+                Err(late) if late.kind() == io::ErrorKind::TimedOut => {
+                    self.0.enter(lend(false)).map_err(|_| late)?
+                }
+                lent => lent?,
+            };
+            let mut write = UnlockedWrite::copy(pages, data);
+            match self.0.enter(|stack, clock| write.queue((stack, clock), id)) {
+                // Another thread took the room. No thread waits with pages.
+                Err(error) if waits && error.kind() == io::ErrorKind::WouldBlock => {}
+                queued => return queued,
+            }
+        }
     }
 }
 

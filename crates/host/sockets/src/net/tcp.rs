@@ -354,15 +354,17 @@ impl<R: Runtime> TcpStream<R> {
         if let Some(data) = UnlockedWrite::of(bufs)
             && noted.iter().all(Option::is_none)
         {
-            let pages =
-                ready!(self.socket.poll_mostly_ready(wait, WRITING, cx, |stack, clock| {
+            loop {
+                let lent = self.socket.poll_mostly_ready(wait, WRITING, cx, |stack, clock| {
                     UnlockedWrite::lend((stack, clock), id, data.len(), true)
-                }))?;
-            let mut write = UnlockedWrite::copy(pages, data);
-            // Without room after all, the copies are made again.
-            return self
-                .socket
-                .poll(wait, WRITING, cx, |stack, clock| write.queue((stack, clock), id));
+                });
+                let mut write = UnlockedWrite::copy(ready!(lent)?, data);
+                match self.socket.enter(|stack, clock| write.queue((stack, clock), id)) {
+                    // Another task took the room.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    queued => return Poll::Ready(queued),
+                }
+            }
         }
         let noted = || noted.iter().map(Option::as_ref).chain(iter::repeat(None));
         self.socket.poll_mostly_ready(wait, WRITING, cx, |stack, clock| {

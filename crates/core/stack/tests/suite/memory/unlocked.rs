@@ -11,6 +11,8 @@ use pagewire_stack::{
 use crate::common::{A, Pair, Verbs, pattern, ready};
 
 const V4: &str = "10.0.0.2:80";
+/// Pages that the stack's writer keeps for the next copy.
+const RUN: usize = 16;
 const MS: Duration = Duration::from_millis(1);
 
 /// Copies the front of `data` into pages that the stack lends.
@@ -68,7 +70,7 @@ fn a_stream_is_copied_once_on_each_side_and_counted_by_host_and_connection() {
     assert_eq!((p.a.ledger().ours(), p.b.ledger().ours()), (len, len));
     assert_eq!(p.a.tcp(client).unwrap().ledger().unwrap().get(CopyReason::AppWrite), len);
     p.run(Duration::from_secs(1));
-    assert_eq!(p.a.pool_audit().out, 0);
+    assert!(p.a.pool_audit().out <= RUN, "{:?}", p.a.pool_audit());
 }
 
 #[test]
@@ -78,7 +80,7 @@ fn pages_that_are_not_sent_are_free_again() {
     drop(p.a.tcp(client).unwrap().lend_pages(p.now, 60_000, true).unwrap());
     drop(copy(&mut p, client, &pattern(60_000)).unwrap());
     p.run(MS);
-    assert_eq!(p.a.pool_audit().out, 0);
+    assert!(p.a.pool_audit().out <= RUN, "{:?}", p.a.pool_audit());
     assert_eq!(p.a.tcp(client).unwrap().queued_send(), (0, 0));
 }
 
@@ -148,11 +150,13 @@ fn a_caller_that_waits_is_lent_nothing_before_the_connection_is_writable() {
     while p.a.readiness(client).unwrap().contains(Readiness::WRITABLE) {
         write(&mut p, client, &pattern(10_000)).unwrap();
     }
+    let lent = p.a.tcp(client).unwrap().lend_pages(p.now, 1 << 20, true);
+    assert!(lent.is_ok(), "nothing is in flight, so nothing would make the connection writable");
+    p.flush();
     assert!(p.a.tcp(client).unwrap().lend_pages(p.now, 1, true).is_ok(), "all of it fits");
     let lent = p.a.tcp(client).unwrap().lend_pages(p.now, 1 << 20, true);
     assert_eq!(lent.unwrap_err(), Error::WouldBlock);
     assert!(p.a.tcp(client).unwrap().lend_pages(p.now, 1 << 20, false).unwrap().1 > 0);
-    p.flush();
     p.events.clear();
     p.carry = None;
     p.until("room", |p| {
