@@ -2,22 +2,128 @@
 //! its rooms in blocks.
 
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::Arc;
 
 use crate::access::Access;
-use crate::limits::PAGE_SIZE;
+use crate::limits::{CACHE_LINE, PAGE_SIZE};
 use crate::pool::{PagePool, PoolShared};
 
 /// The page of a [`Carver`](crate::Carver), or those of one frame; the charge is given back last.
-pub(crate) struct Block {
-    pub(crate) pages: Pages,
+struct Kept {
+    references: AtomicUsize,
+    pages: Pages,
     #[allow(dead_code, reason = "held until it is dropped")]
     loan: Option<Loan>,
 }
 
+/// A counted reference to a block, as an `Arc`, but for the [`Stock`] of its carver.
+pub(crate) struct Block(NonNull<Kept>);
+
+// SAFETY: all that is reached through a shared block is `Sync`, and its last holder, on any thread, drops
+// what is `Send`.
+unsafe impl Send for Block {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Block {}
+
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<Kept>();
+};
+
 impl Block {
-    pub(crate) fn new(pages: Pages, loan: Option<Loan>) -> Arc<Self> {
-        Arc::new(Self { pages, loan })
+    pub(crate) fn new(pages: Pages, loan: Option<Loan>) -> Self {
+        let kept = Box::new(Kept { references: AtomicUsize::new(1), pages, loan });
+        Self(NonNull::from(Box::leak(kept)))
+    }
+
+    #[inline(always)]
+    fn kept(&self) -> &Kept {
+        // SAFETY: the block lives while a reference is counted, as this one is.
+        unsafe { self.0.as_ref() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn pages(&self) -> &Pages {
+        &self.kept().pages
+    }
+
+    /// Whether both are references to one block.
+    #[inline]
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Clone for Block {
+    #[inline]
+    fn clone(&self) -> Self {
+        // Relaxed, as for an `Arc`: the block cannot go meanwhile.
+        let before = self.kept().references.fetch_add(1, Ordering::Relaxed);
+        if before > usize::MAX / 2 {
+            std::process::abort();
+        }
+        Self(self.0)
+    }
+}
+
+impl Drop for Block {
+    #[inline]
+    fn drop(&mut self) {
+        if self.kept().references.fetch_sub(1, Ordering::Release) == 1 {
+            // What other holders did with the pages happens before they are returned.
+            fence(Ordering::Acquire);
+            // SAFETY: the last reference: nobody else reaches the block, which `new` made in a box.
+            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        }
+    }
+}
+
+/// A block with references in stock: counted by one atomic operation for a page of frames, handed out
+/// without any.
+pub(crate) struct Stock {
+    block: Block,
+    left: usize,
+}
+
+impl Stock {
+    pub(crate) const fn new(block: Block) -> Self {
+        Self { block, left: 0 }
+    }
+
+    #[inline(always)]
+    pub(crate) fn pages(&self) -> &Pages {
+        self.block.pages()
+    }
+
+    /// One more reference.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Block {
+        if self.left == 0 {
+            self.fill_up();
+        }
+        self.left -= 1;
+        // One of those that are counted.
+        Block(self.block.0)
+    }
+
+    #[cold]
+    fn fill_up(&mut self) {
+        self.left = PAGE_SIZE / CACHE_LINE;
+        self.block.kept().references.fetch_add(self.left, Ordering::Relaxed);
+    }
+
+    /// Whether nobody else holds the block. Then all that others did with it happened before.
+    #[inline]
+    pub(crate) fn is_alone(&mut self) -> bool {
+        self.block.kept().references.load(Ordering::Acquire) == 1 + self.left
+    }
+}
+
+impl Drop for Stock {
+    fn drop(&mut self) {
+        // Never the last: the block's own follows.
+        self.block.kept().references.fetch_sub(self.left, Ordering::Release);
     }
 }
 

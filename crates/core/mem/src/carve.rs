@@ -1,7 +1,7 @@
 //! Small buffers, carved from blocks of adjacent pages: memory for frames that are built in place.
 //!
 //! ```text
-//!   block of BLOCK_PAGES pages, one Arc for each
+//!   block of BLOCK_PAGES pages, each counted by itself
 //!   |room 0 |room 1   |     |room 2 |.....  unused yet  .....|
 //!    \frag/   \ frag /        \frag/ ^ next
 //! ```
@@ -16,9 +16,8 @@
 
 use core::ops::Range;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use crate::block::{Block, Loan, Pages};
+use crate::block::{Block, Loan, Pages, Stock};
 use crate::frag::Frag;
 use crate::limits::{BLOCK_PAGES, CACHE_LINE, GROUP_PAGES, KEPT_PAGES, PAGE_SIZE};
 use crate::pool::PagePool;
@@ -26,13 +25,13 @@ use crate::pool::PagePool;
 /// Carves rooms from blocks, in order.
 #[derive(Default)]
 pub struct Carver {
-    page: Option<Arc<Block>>,
+    page: Option<Stock>,
     /// Where the next room begins, in bytes from the page's start; a multiple of a cache line.
     next: usize,
     /// The rest of the block.
-    ahead: VecDeque<Arc<Block>>,
+    ahead: VecDeque<Stock>,
     /// Full pages, the oldest first; at most [`KEPT_PAGES`].
-    full: VecDeque<Arc<Block>>,
+    full: VecDeque<Stock>,
     blocks: u64,
     reused: u64,
 }
@@ -70,8 +69,8 @@ impl Carver {
     fn renew(&mut self, pool: &mut PagePool) -> Option<()> {
         self.full.extend(self.page.take());
         self.next = 0;
-        // `get_mut` acquires what other holders released: their reads happen before the next writes.
-        if self.full.front_mut().is_some_and(|page| Arc::get_mut(page).is_some()) {
+        // The reads of other holders happen before the next writes.
+        if self.full.front_mut().is_some_and(Stock::is_alone) {
             self.page = self.full.pop_front();
             self.reused += 1;
             return Some(());
@@ -88,7 +87,7 @@ impl Carver {
             self.full.clear();
             Pages::take(pool, BLOCK_PAGES, PAGE_SIZE)
         });
-        self.ahead.extend(pages?.split().map(|pages| Block::new(pages, None)));
+        self.ahead.extend(pages?.split().map(|pages| Stock::new(Block::new(pages, None))));
         self.page = self.ahead.pop_front();
         self.blocks += 1;
         Some(())
@@ -128,10 +127,10 @@ impl Room<'_> {
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let Some(block) = &self.carver.page else { return &mut [] };
-        let from = block.pages.address(self.carver.next);
+        let from = block.pages().address(self.carver.next);
         // SAFETY: `Carver::room` saw to it that `next + len` is within the page, which is private,
         // mapped and initialised since the region was mapped. Fragments lie before `next`
-        // only: those of an earlier turn of the page were gone when it was begun anew (`get_mut`). No other
+        // only: those of an earlier turn of the page were gone when it was begun anew (`is_alone`). No other
         // room is there, because this one borrows the carver, as the slice borrows the room.
         unsafe { core::slice::from_raw_parts_mut(from.as_ptr(), self.len) }
     }
@@ -143,13 +142,13 @@ impl Room<'_> {
         let end = range.end.min(self.len);
         let start = range.start.min(end);
         let at = self.carver.next;
-        match &self.carver.page {
+        match &mut self.carver.page {
             Some(block) if start < end => {
                 self.carver.next = at + self.whole;
-                let ptr = block.pages.address(at + start);
+                let ptr = block.pages().address(at + start);
                 // SAFETY: within the page, as `room` saw, which the block keeps where it is; the
                 // carver goes on behind it. All fragments of one block lie in one mapping.
-                unsafe { Frag::from_block(ptr, end - start, Arc::clone(block)) }
+                unsafe { Frag::from_block(ptr, end - start, block.take()) }
             }
             _ => Frag::empty(),
         }

@@ -113,8 +113,8 @@ impl Frag {
     /// # Safety
     /// As [`from_raw`](Self::from_raw), with the block as what keeps the bytes, which are private.
     #[inline(always)]
-    pub(crate) unsafe fn from_block(ptr: NonNull<u8>, len: usize, block: Arc<Block>) -> Self {
-        let (access, pages) = (Access::Private, block.pages.count());
+    pub(crate) unsafe fn from_block(ptr: NonNull<u8>, len: usize, block: Block) -> Self {
+        let (access, pages) = (Access::Private, block.pages().count());
         Self { ptr, len: len as u32, piece: 0, pages, access, hold: Hold::Carved(block) }
     }
 

@@ -20,7 +20,7 @@ pub(super) enum Hold {
     Bytes(Arc<KeptBytes>),
     Region(Region),
     /// A page that a [`Carver`](crate::Carver) filled, or the pages of one frame.
-    Carved(Arc<Block>),
+    Carved(Block),
     /// The completion of a call that sent the bytes.
     Sent(Arc<Completion>),
     /// A value of another crate's type.
@@ -35,7 +35,7 @@ impl Hold {
             (Self::Pages(a), Self::Pages(b)) => Arc::ptr_eq(a, b),
             (Self::Bytes(a), Self::Bytes(b)) => Arc::ptr_eq(a, b),
             (Self::Region(a), Self::Region(b)) => a.is(b),
-            (Self::Carved(a), Self::Carved(b)) => Arc::ptr_eq(a, b),
+            (Self::Carved(a), Self::Carved(b)) => a.is(b),
             (Self::Sent(a), Self::Sent(b)) => Arc::ptr_eq(a, b),
             (Self::Owner(Owner(a)), Self::Owner(Owner(b))) => Arc::ptr_eq(a, b),
             _ => false,

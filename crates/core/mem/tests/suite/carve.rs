@@ -269,6 +269,25 @@ given! {
 }
 
 #[test]
+fn a_page_is_carved_anew_only_after_another_thread_let_go_of_its_frames() {
+    let (mut carver, mut pool) = (Carver::new(), pool());
+    let (send, frames) = std::sync::mpsc::sync_channel::<(Frag, u8)>(256);
+    let reader = std::thread::spawn(move || frames.iter().all(|(frag, seed)| shows(&frag, seed)));
+    for seed in (0..20_000u32).map(|n| n as u8) {
+        // The pool is larger than what can be on its way.
+        let frag = carve(&mut carver, &mut pool, 100, seed).unwrap();
+        send.send((frag, seed)).unwrap();
+    }
+    drop(send);
+    assert!(reader.join().unwrap());
+    let (_, reused) = carver.turnover();
+    drop(carver);
+    pool.drain();
+    assert_eq!(pool.audit().out, 0, "{reused} pages were carved anew");
+    pool.debug_assert_conserved();
+}
+
+#[test]
 fn a_loan_is_given_back_after_the_last_fragment() {
     let mut pool = pool();
     let account = Arc::new(Account::default());
