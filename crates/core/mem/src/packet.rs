@@ -62,6 +62,9 @@ pub enum RxChecksum {
     Valid,
 }
 
+/// The place of a fragment.
+const EMPTY: Frag = Frag::empty();
+
 /// The unique handle on a frame.
 #[derive(Clone, Debug)]
 pub struct PacketBuf {
@@ -84,22 +87,24 @@ impl PacketBuf {
     /// An empty packet with all room of the head in front: to be built from the inside out.
     #[inline]
     pub fn for_tx() -> Self {
-        Self::with_window(HEAD_CAPACITY)
+        const TX: PacketBuf = PacketBuf::with_window(HEAD_CAPACITY);
+        TX
     }
 
     /// An empty packet with all room of the head behind: for a device to fill.
     #[inline]
     pub fn for_rx() -> Self {
-        Self::with_window(0)
+        // A constant, which is copied as a whole.
+        const RX: PacketBuf = PacketBuf::with_window(0);
+        RX
     }
 
-    #[inline]
-    fn with_window(at: usize) -> Self {
+    const fn with_window(at: usize) -> Self {
         Self {
             head: [0; HEAD_CAPACITY],
             start: at as u16,
             end: at as u16,
-            frags: FragVec::new(),
+            frags: FragVec::new_const(),
             frag_len: 0,
             gso: None,
             tx_checksum: TxChecksum::Done,
@@ -194,6 +199,22 @@ impl PacketBuf {
         self.head.get_mut(end..end + n)
     }
 
+    /// Appends header bytes behind the head; `false`, and no change, if there is too little room.
+    ///
+    /// By sixteen, as the bytes were copied to where they are: longer reads would span several writes, for
+    /// which processors wait until they are in the cache.
+    #[inline(always)]
+    pub fn append_bytes(&mut self, bytes: &[u8]) -> bool {
+        let Some(room) = self.append(bytes.len()) else { return false };
+        let (mut to, mut from) = (room, bytes);
+        step::<16>(&mut to, &mut from, usize::MAX);
+        step::<8>(&mut to, &mut from, 1);
+        step::<4>(&mut to, &mut from, 1);
+        step::<2>(&mut to, &mut from, 1);
+        step::<1>(&mut to, &mut from, 1);
+        true
+    }
+
     /// Truncates the head to its first `n` bytes.
     #[inline]
     pub fn truncate_head(&mut self, n: usize) {
@@ -215,7 +236,13 @@ impl PacketBuf {
         // The first one, which is the only one of most packets.
         if self.frags.is_empty() && !frag.is_empty() {
             self.frag_len = frag.len() as u32;
-            self.frags.push(frag);
+            // Made in its place: as an argument it would be written in parts and read as a whole, for which
+            // processors wait until the parts are in the cache.
+            self.frags.push(EMPTY);
+            if let Some(place) = self.frags.last_mut() {
+                // An empty fragment keeps nothing.
+                core::mem::forget(core::mem::replace(place, frag));
+            }
             return Ok(());
         }
         self.push_another(frag)
@@ -302,5 +329,18 @@ impl PacketBuf {
             !frag.is_empty()
         });
         self.frag_len = self.frags.iter().map(|f| f.len() as u32).sum();
+    }
+}
+
+/// Copies up to `times` pieces of `N` bytes, and goes on behind them.
+#[inline(always)]
+fn step<const N: usize>(to: &mut &mut [u8], from: &mut &[u8], times: usize) {
+    for _ in 0..times {
+        let Some((piece, later)) = from.split_first_chunk::<N>() else { return };
+        let Some((place, behind)) = core::mem::take(to).split_first_chunk_mut::<N>() else {
+            return;
+        };
+        *place = *piece;
+        (*to, *from) = (behind, later);
     }
 }

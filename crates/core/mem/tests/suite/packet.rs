@@ -131,6 +131,20 @@ fn headers_with_all_options_fit_after_the_outer_ones_are_pulled() {
 }
 
 #[test]
+fn header_bytes_of_any_length_that_fits_are_appended() {
+    let bytes: Vec<u8> = (0..=HEAD_CAPACITY as u8).collect();
+    for first in 0..=HEAD_CAPACITY {
+        let mut packet = PacketBuf::for_rx();
+        let (front, rest) = bytes.split_at(first);
+        assert!(packet.append_bytes(front));
+        assert!(!packet.append_bytes(rest), "one byte more than the head has");
+        assert_eq!(packet.head(), front);
+        assert!(packet.append_bytes(&rest[1..]));
+        assert_eq!(packet.head(), [front, &rest[1..]].concat());
+    }
+}
+
+#[test]
 fn a_clone_is_a_packet_of_its_own() {
     let mut packet = PacketBuf::for_tx();
     packet.push(4).unwrap().copy_from_slice(b"head");
