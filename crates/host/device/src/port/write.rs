@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::collections::VecDeque;
 
 use pagewire_mem::{
-    CopyLedger, CopyReason, Frag, FragVec, Gso, HEAD_CAPACITY, Lone, MAX_FRAGS, PAGE_SIZE,
+    CopyLedger, CopyReason, Frag, FragVec, Gso, GsoKind, HEAD_CAPACITY, Lone, MAX_FRAGS, PAGE_SIZE,
     PacketBuf, RxChecksum, TxChecksum,
 };
 
@@ -54,7 +54,7 @@ impl Port {
         out: &mut VecDeque<PacketBuf>,
         ledger: &mut CopyLedger,
     ) -> Result<Path, PortError> {
-        self.take(source, how, offload, out, ledger).inspect_err(|error| match error.reason() {
+        self.take(source, how, &offload, out, ledger).inspect_err(|error| match error.reason() {
             Some(reason) => self.counters.drop_one(reason),
             None => self.counters.blocked += 1,
         })
@@ -64,7 +64,7 @@ impl Port {
         &mut self,
         source: &mut S,
         how: WriteFlags,
-        offload: Offload,
+        offload: &Offload,
         out: &mut FrameQueue,
         ledger: &mut CopyLedger,
     ) -> Result<Path, PortError> {
@@ -76,11 +76,11 @@ impl Port {
         if !self.up {
             return Err(PortError::Down);
         }
-        check(&offload, len)?;
+        check(offload, len)?;
         // A verdict of its own for each way: that of the usual way stays in a register.
         if how.zerocopy {
             let mut verdict = Verdict::Pass;
-            if let Some(done) = self.refer(source, len, &offload, out, &mut verdict) {
+            if let Some(done) = self.refer(source, len, offload, out, &mut verdict) {
                 self.end(done, verdict, out)?;
                 self.counters.zerocopy += 1;
                 return Ok(Path::ZeroCopy);
@@ -88,13 +88,13 @@ impl Port {
         }
         if self.builds(len, how) {
             let mut verdict = Verdict::Pass;
-            let done = self.build(source, len, &offload, out, ledger, &mut verdict);
+            let done = self.build(source, len, offload, out, ledger, &mut verdict);
             self.end(done, verdict, out)?;
             self.counters.built += 1;
             return Ok(Path::Built);
         }
         let mut verdict = Verdict::Pass;
-        let done = self.account(source, (len, how), &offload, out, ledger, &mut verdict);
+        let done = self.account(source, (len, how), offload, out, ledger, &mut verdict);
         self.end(done, verdict, out)?;
         self.counters.accounted += 1;
         Ok(Path::Accounted)
@@ -446,16 +446,25 @@ impl Dissect<'_> {
         if medium == Medium::Ip && !matches!(data.first().map(|b| b >> 4), Some(4 | 6)) {
             return Err(PortError::Length(len).into());
         }
-        let (headers, layout) = header_len(medium, data, len);
+        let (headers, _) = header_len(medium, data, len);
         let headers = if rest > 0 { data.len() } else { headers };
-        let gso = super_frame(offload, layout, data.get(..headers).unwrap_or_default(), len)?;
+        let front = data.get(..headers).unwrap_or_default();
+        let gso = match offload.gso {
+            None => None,
+            Some(said) => Some(super_frame(said, medium, data, (headers, len))?),
+        };
         let (rx_checksum, tx_checksum) = self.checksum(to, len).map_err(End::Dropped)?;
         out.push_back(PacketBuf::for_rx());
         let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory.into()) };
-        (packet.gso, packet.rx_checksum, packet.tx_checksum) = (gso, rx_checksum, tx_checksum);
-        if let (Some(head), Some(bytes)) = (packet.append(headers), data.get(..headers)) {
-            head.copy_from_slice(bytes);
+        packet.rx_checksum = rx_checksum;
+        if gso.is_some() {
+            packet.gso = gso;
         }
+        if tx_checksum != TxChecksum::Done {
+            packet.tx_checksum = tx_checksum;
+        }
+        // At most a head's room.
+        packet.append_bytes(front);
         Ok(headers)
     }
 
@@ -481,18 +490,20 @@ impl Dissect<'_> {
     }
 }
 
-/// The super-frame in the packet's terms, if its headers allow it.
-#[inline]
+/// The super-frame of this kind and segment size in the packet's terms, if its headers allow it. It parses
+/// them again: the layout of all other frames stays in registers.
+#[inline(never)]
 fn super_frame(
-    offload: &Offload,
-    layout: Option<Layout>,
-    headers: &[u8],
-    len: usize,
-) -> Result<Option<Gso>, PortError> {
-    let Some(said) = offload.gso else { return Ok(None) };
+    said: (GsoKind, u16),
+    medium: Medium,
+    data: &[u8],
+    (headers, len): (usize, usize),
+) -> Result<Gso, PortError> {
+    let (_, layout) = header_len(medium, data, len);
+    let headers = data.get(..headers).unwrap_or_default();
     let layout = layout.filter(|layout| layout.payload == headers.len());
     let gso = offload::super_frame(said, layout.as_ref(), headers, len);
-    gso.map(Some).map_err(|error| match error {
+    gso.map_err(|error| match error {
         // Cutting it would make very many frames.
         OffloadError::Size => PortError::Segments(said.1),
         _ => PortError::Offload,
