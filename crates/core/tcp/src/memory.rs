@@ -228,12 +228,14 @@ impl MemoryAccount {
     }
 
     /// Datagrams pinned `before` bytes and pin `after` now.
+    #[inline]
     pub const fn charge_datagrams(&mut self, before: usize, after: usize) {
         self.charge(before, after);
         self.datagrams = self.datagrams.saturating_sub(before).saturating_add(after);
     }
 
     /// Whether a socket whose datagrams pin `held` bytes may take one that pins `len` more.
+    #[inline]
     pub fn takes_datagram(&self, held: usize, len: usize) -> bool {
         let part = (self.limit / DATAGRAM_PART).saturating_sub(self.datagrams);
         if held == 0 {

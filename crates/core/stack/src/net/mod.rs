@@ -53,6 +53,7 @@ pub(crate) mod wire;
 mod tests;
 
 pub use icmp::unreachable::{Flow, Unreachable};
+pub(crate) use input::expected::Expected;
 pub(crate) use input::received::{IcmpKind, Inbound, QuotedPacket, Received};
 pub(crate) use links::config::LinkIndex;
 pub use links::config::{LinkConfig, LinkId};
@@ -336,6 +337,7 @@ impl Net {
         self.links.find(id)
     }
 
+    #[inline]
     pub(crate) fn link_id(&self, index: LinkIndex) -> LinkId {
         self.links.id_at(index)
     }

@@ -178,10 +178,10 @@ impl Stack {
     fn handle_frame_at(&mut self, now: Instant, link: LinkIndex, frame: &mut PacketBuf) {
         let Self { cx, tcp, listeners, udp, .. } = self;
         match cx.net.handle_expected(now, link, frame) {
-            Some(received) if received.protocol == protocol::TCP => {
-                tcp.input(cx, listeners, now, received, frame);
+            Some(expected) if expected.protocol == protocol::TCP => {
+                tcp.input(cx, listeners, now, expected.received(), frame);
             }
-            Some(received) => udp.input(cx, now, received, frame),
+            Some(expected) => udp.input_expected(cx, now, expected, frame),
             None => match cx.net.handle_frame(now, link, frame) {
                 Ok(Some(inbound)) => self.dispatch(now, &inbound, frame),
                 Ok(None) => {}
@@ -197,7 +197,7 @@ impl Stack {
             Inbound::Transport(received) if received.protocol == protocol::TCP => {
                 tcp.input(cx, listeners, now, *received, packet);
             }
-            Inbound::Transport(received) => udp.input(cx, now, *received, packet),
+            Inbound::Transport(received) => udp.input(cx, now, received, packet),
             Inbound::Echo(received) => udp.echo_input(cx, now, received, packet),
             Inbound::IcmpError { about, kind } if about.protocol == protocol::TCP => {
                 tcp.icmp(cx, now, about, *kind);

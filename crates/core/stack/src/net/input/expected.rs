@@ -19,6 +19,41 @@ use crate::net::wire::{ethernet, fold, ipv4, protocol, tcp, udp};
 /// Bytes of the headers in front of the transport's.
 const FRONT: usize = ethernet::LEN + ipv4::LEN;
 
+/// A packet between the hosts of the last one. Addresses are IPv4's: as either version's they would be written
+/// in parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expected {
+    pub(crate) src: Ipv4Addr,
+    /// Our address.
+    pub(crate) dst: Ipv4Addr,
+    pub(crate) protocol: u8,
+    /// See [`Received`].
+    pub(crate) ecn: u8,
+    hop_limit: u8,
+    pub(crate) link: LinkIndex,
+}
+
+impl Expected {
+    /// The same in the form of the general way.
+    #[inline]
+    pub(crate) fn received(&self) -> Received {
+        let Self { src, dst, protocol, ecn, hop_limit, link } = *self;
+        Received {
+            src: IpAddr::V4(src),
+            dst: IpAddr::V4(dst),
+            protocol,
+            ecn,
+            hop_limit,
+            delivery: Delivery::Unicast,
+            header_len: ipv4::LEN as u16,
+            next_field: 9,
+            link,
+            loopback: false,
+            group: false,
+        }
+    }
+}
+
 impl Net {
     /// As [`handle_frame`](Self::handle_frame), for a frame that is as expected. On return its head is exactly
     /// the transport header. `None`: nothing happened.
@@ -28,7 +63,7 @@ impl Net {
         now: Instant,
         link: LinkIndex,
         frame: &mut PacketBuf,
-    ) -> Option<Received> {
+    ) -> Option<Expected> {
         let interface = self.links.at(link);
         let head = frame.head();
         let (front, transport) = head.split_first_chunk::<FRONT>()?;
@@ -76,19 +111,7 @@ impl Net {
             }
             _ => return None,
         }
-        let received = Received {
-            src: IpAddr::V4(src),
-            dst: IpAddr::V4(dst),
-            protocol,
-            ecn: ip[1] & 3,
-            hop_limit: ip[8],
-            delivery: Delivery::Unicast,
-            header_len: ipv4::LEN as u16,
-            next_field: 9,
-            link,
-            loopback: false,
-            group: false,
-        };
+        let expected = Expected { src, dst, protocol, ecn: ip[1] & 3, hop_limit: ip[8], link };
         self.now = now;
         self.counters.rx_frames += 1;
         self.counters.rx_bytes += len as u64;
@@ -98,6 +121,6 @@ impl Net {
             _ => self.counters.rx_udp += 1,
         }
         frame.pull(FRONT);
-        Some(received)
+        Some(expected)
     }
 }

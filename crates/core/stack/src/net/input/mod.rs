@@ -15,7 +15,7 @@
 //! Every branch that ends here names its reason. Headers taken off stay in memory in front of the
 //! head: an ICMP error gets them back with `push`.
 
-mod expected;
+pub(super) mod expected;
 mod extensions;
 pub(super) mod reassembly;
 pub(super) mod received;

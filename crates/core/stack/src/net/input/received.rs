@@ -124,6 +124,11 @@ impl Received {
         flags & ipv4::DONT_FRAGMENT != 0
     }
 
+    /// Source, destination, link and ECN bits.
+    pub(crate) fn ends(&self) -> (IpAddr, IpAddr, LinkIndex, u8) {
+        (self.src, self.dst, self.link, self.ecn)
+    }
+
     /// Whether the packet is to this host alone.
     pub(crate) fn is_unicast(&self) -> bool {
         self.delivery == Delivery::Unicast && !self.group

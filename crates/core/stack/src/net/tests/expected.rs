@@ -24,7 +24,8 @@ fn compare(host: &mut Host, general: &mut Host, packet: &PacketBuf) -> bool {
     let before = host.net.counters.clone();
     let (mut at_once, mut step_by_step) = (packet.clone(), packet.clone());
     match host.net.handle_expected(host.now, 0, &mut at_once) {
-        Some(received) => {
+        Some(expected) => {
+            let received = expected.received();
             let other = general.net.handle_frame(general.now, 0, &mut step_by_step);
             let Ok(Some(super::super::Inbound::Transport(other))) = other else {
                 panic!("the general way does not take it: {other:?}");

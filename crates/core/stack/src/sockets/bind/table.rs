@@ -103,6 +103,7 @@ impl BindAddress {
     }
 
     /// Whether a packet to `addr` is for it, by whatever link.
+    #[inline(always)]
     fn takes(self, addr: IpAddr) -> bool {
         match (self.addr, addr) {
             (IpAddr::V4(at), IpAddr::V4(to)) => at == to || at.is_unspecified(),
@@ -139,6 +140,14 @@ impl Binds {
     /// The socket for packets between these ends that came by a link.
     pub(crate) fn find(&self, tuple: &Tuple, came_by: Option<LinkId>) -> Option<u32> {
         self.find_by(tuple, |link| Some(link) == came_by, |_| Some(false))
+    }
+
+    /// The only socket of its port, if it takes packets to `to` that came by `link`.
+    #[inline(always)]
+    pub(crate) fn alone(&self, port: u16, to: Ipv4Addr, link: LinkId) -> Option<u32> {
+        let [alone] = self.entry(port)?.bound.as_slice() else { return None };
+        let takes = alone.at.takes(IpAddr::V4(to)) && alone.at.link.is_none_or(|at| at == link);
+        takes.then_some(alone.index)
     }
 
     /// As [`find`](Self::find) where sockets may have a peer. `by`: whether a link is the packet's.

@@ -1,6 +1,6 @@
 //! Datagrams, from the network layer to the queues of sockets (RFC 768).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use pagewire_mem::{CopyReason, Frag, FragVec, Gso, Instant, PAGE_SIZE, PacketBuf};
 
@@ -12,27 +12,51 @@ use crate::limits::{
     ERROR_QUEUE, ERROR_QUEUE_EVERY, UDP_CARVED_SHARE, UDP_MAX_SEGMENTS, UDP_OVERHEAD, UDP_SMALL,
 };
 use crate::net::wire::udp;
-use crate::net::{Flow, IcmpKind, Mem, QuotedPacket, Received, protocol};
+use crate::net::{Expected, Flow, IcmpKind, LinkIndex, Mem, QuotedPacket, Received, protocol};
 use crate::sockets::Context;
 use crate::sockets::errors::error_of_icmp;
 use crate::sockets::marks::{ECN, MtuDiscover};
 use crate::sockets::tuple::Tuple;
 
 impl UdpSockets {
-    /// Finds the socket of a datagram, whose header and checksum are verified.
+    /// As [`input`](Self::input), for most datagrams: each for the only socket of its port, which has no peer.
     #[inline(always)]
+    pub(crate) fn input_expected(
+        &self,
+        cx: &mut Context,
+        now: Instant,
+        expected: Expected,
+        packet: &mut PacketBuf,
+    ) {
+        let Some((local_port, remote_port)) = udp::ports(packet.head()) else { return };
+        let Expected { src, dst, ecn, link, .. } = expected;
+        let found = match packet.gso {
+            None => self.binds.alone(local_port, dst, cx.net.link_id(link)),
+            Some(_) => None,
+        };
+        match found.filter(|&i| cx.table.udp(i).is_some_and(|it| it.remote.is_none())) {
+            Some(index) => {
+                let (ends, from) = ((src, dst, link, ecn), (remote_port, 0));
+                cx.queue_one(now, index, ends, from, WildcardDetails::default(), (packet, 0));
+            }
+            None => self.input(cx, now, &expected.received(), packet),
+        }
+    }
+
+    /// Finds the socket of a datagram, whose header and checksum are verified.
+    #[inline(never)]
     pub(crate) fn input(
         &self,
         cx: &mut Context,
         now: Instant,
-        received: Received,
+        received: &Received,
         packet: &mut PacketBuf,
     ) {
         let Some((local_port, remote_port)) = udp::ports(packet.head()) else { return };
         let tuple = Tuple { local: received.dst, remote: received.src, local_port, remote_port };
         let scope = cx.net.scope_of(received.src, received.link);
         if received.dst.is_multicast() {
-            return self.input_group(cx, now, &{ received }, &{ tuple }, scope, packet);
+            return self.input_group(cx, now, received, &tuple, scope, packet);
         }
         let Context { net, table, .. } = &*cx;
         let from = tuple.remote_addr();
@@ -41,12 +65,12 @@ impl UdpSockets {
             let elsewhere = socket.scope != 0 && socket.scope != scope;
             socket.takes_from(from).filter(|_| !elsewhere)
         };
-        match self.binds.find_by(&tuple, |link| net.came_by(&received) == Some(link), fits) {
+        match self.binds.find_by(&tuple, |link| net.came_by(received) == Some(link), fits) {
             Some(index) => {
                 let from = (remote_port, scope);
-                cx.queue_datagram(now, index, &received, from, WildcardDetails::default(), packet);
+                cx.queue_datagram(now, index, received, from, WildcardDetails::default(), packet);
             }
-            None => self.unclaimed(cx, now, tuple, scope, &{ received }, packet),
+            None => self.unclaimed(cx, now, tuple, scope, received, packet),
         }
     }
 
@@ -173,7 +197,6 @@ impl UdpSockets {
 
 impl Context {
     /// Puts a datagram into the socket's queue if there is room, and takes out its payload.
-    #[inline(always)]
     pub(crate) fn queue_datagram(
         &mut self,
         now: Instant,
@@ -184,7 +207,7 @@ impl Context {
         packet: &mut PacketBuf,
     ) {
         match packet.gso {
-            None => self.queue_one(now, index, received, from, details, (packet, 0)),
+            None => self.queue_one(now, index, received.ends(), from, details, (packet, 0)),
             Some(gso) => self.queue_super_frame(now, index, received, from, details, (packet, gso)),
         }
     }
@@ -203,14 +226,15 @@ impl Context {
     ) {
         let (size, len) = (usize::from(gso.size), packet.frag_len());
         if len <= size {
-            return self.queue_one(now, index, received, from, details, (packet, 0));
+            return self.queue_one(now, index, received.ends(), from, details, (packet, 0));
         }
         // As many as no sender may send would be very many.
         if len > size * UDP_MAX_SEGMENTS {
             return self.net.counters.drop_one(DropReason::UdpLength);
         }
         if self.table.udp(index).is_some_and(|socket| socket.joins) {
-            return self.queue_one(now, index, received, from, details, (packet, gso.size));
+            let ends = received.ends();
+            return self.queue_one(now, index, ends, from, details, (packet, gso.size));
         }
         let mut rest = packet.take_frags();
         while !rest.is_empty() {
@@ -219,17 +243,17 @@ impl Context {
                 // No more fragments than the super-frame had.
                 let _ = one.push_frag(frag);
             }
-            self.queue_one(now, index, received, from, details, (&mut one, 0));
+            self.queue_one(now, index, received.ends(), from, details, (&mut one, 0));
         }
     }
 
-    /// Queues a datagram, or with a segment size several as one.
+    /// Queues a datagram, or with a segment size several as one. `src`, `dst`, link and ECN are its packet's.
     #[inline(always)]
-    fn queue_one(
+    fn queue_one<A: Into<IpAddr>>(
         &mut self,
         now: Instant,
         index: u32,
-        received: &Received,
+        (src, dst, link, ecn): (A, A, LinkIndex, u8),
         (port, scope): (u16, u32),
         details: WildcardDetails,
         (packet, segment): (&mut PacketBuf, u16),
@@ -268,20 +292,19 @@ impl Context {
         socket.queued_bytes += charge;
         self.net.mem.shared.memory.charge_datagrams(0, charge);
         let has_borrowed = borrowed.concerns(packet.frags());
-        let (to, link) = (received.dst, received.link);
-        let payload = packet.take_frags();
-        socket.queue.push_back(QueuedDatagram {
-            payload,
-            at: now,
-            bits: (received.ecn & ECN) | if scope > 0 { SCOPED } else { 0 },
-            segment,
-            charge: u32::try_from(charge).unwrap_or(u32::MAX),
-            details,
-            port,
-            link,
-            sender: received.src,
-            to,
-        });
+        // Made in its place: as an argument it would be written in parts and read as a whole, for which
+        // processors wait until the parts are in the cache.
+        socket.queue.push_back(QueuedDatagram::EMPTY);
+        if let Some(place) = socket.queue.back_mut() {
+            place.payload = packet.take_frags();
+            place.at = now;
+            place.bits = (ecn & ECN) | if scope > 0 { SCOPED } else { 0 };
+            place.segment = segment;
+            place.charge = u32::try_from(charge).unwrap_or(u32::MAX);
+            place.details = details;
+            (place.port, place.link) = (port, link);
+            (place.sender, place.to) = (src.into(), dst.into());
+        }
         if socket.reporting.every_arrival {
             socket.reporting.reported &= !Readiness::READABLE;
         }

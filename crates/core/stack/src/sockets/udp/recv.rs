@@ -60,7 +60,8 @@ pub struct Message(pub usize);
 impl DatagramTaker for Datagram {
     type Taken = (FragVec, SocketAddr);
 
-    #[inline]
+    // Inlined, the result would share its first byte with the error, and be moved off its alignment.
+    #[inline(never)]
     fn take(self, udp: &mut Udp<'_>, flags: RecvFlags) -> Result<Self::Taken, Error> {
         let socket = &mut *udp.socket;
         if socket.error.is_some()
@@ -73,14 +74,12 @@ impl DatagramTaker for Datagram {
             let datagram = socket.queue.front().ok_or(socket.no_datagram())?;
             return Ok((datagram.payload.clone(), datagram.from()));
         }
-        let Some(datagram) = socket.queue.front_mut() else {
+        let Some(datagram) = socket.queue.pop_front() else {
             socket.reporting.reported &= socket.readiness();
             return Err(socket.no_datagram());
         };
-        // Taken out where it is: the rest of the entry, two cache lines, is not moved.
         let (charge, from) = (datagram.charge(), datagram.from());
-        let payload = core::mem::take(&mut datagram.payload);
-        socket.queue.pop_front();
+        let payload = datagram.payload;
         socket.queued_bytes -= charge;
         if socket.queue.is_empty() {
             socket.reporting.reported &= socket.readiness();

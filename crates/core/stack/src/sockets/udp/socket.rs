@@ -19,6 +19,7 @@ use crate::limits::{
 };
 use crate::net::wire::{ipv4, ipv6, udp};
 use crate::net::{IcmpKind, LinkId, LinkIndex, Mem};
+use crate::sockets::bind::table::ANY_V4;
 use crate::sockets::error_queue::ErrorQueue;
 use crate::sockets::marks::{ECN, MtuDiscover, PacketMarks};
 use crate::sockets::pages::waiters::PageWait;
@@ -97,6 +98,20 @@ pub(crate) struct WildcardDetails {
 }
 
 impl QueuedDatagram {
+    /// The place of a datagram.
+    pub(super) const EMPTY: Self = Self {
+        payload: FragVec::new_const(),
+        at: Instant::ZERO,
+        charge: 0,
+        bits: 0,
+        segment: 0,
+        details: WildcardDetails { to_port: 0, hop_limit: 0, dont_fragment: false },
+        port: 0,
+        link: 0,
+        sender: ANY_V4,
+        to: ANY_V4,
+    };
+
     /// Where it was sent, to a socket at `local`.
     pub(crate) fn to(&self, local: SocketAddr) -> SocketAddr {
         let port = self.details.to_port;
