@@ -140,7 +140,8 @@ impl Udp<'_> {
 
     /// Removes the peer: each send names its destination, and datagrams come from any source.
     pub fn disconnect(&mut self) {
-        (self.socket.remote, self.socket.error) = (None, None);
+        let socket = &mut *self.socket;
+        (socket.remote, socket.scope, socket.error) = (None, 0, None);
     }
 
     /// The address that a datagram to the peer leaves from.

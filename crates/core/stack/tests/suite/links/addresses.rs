@@ -131,6 +131,24 @@ fn the_same_link_local_address_is_another_host_on_each_link() {
 }
 
 #[test]
+fn a_socket_without_its_link_local_peer_hears_the_other_links_again() {
+    let mut world = World::three();
+    let ours = world.middle().bind_udp(addr("[::]:53"), BindOptions::default()).unwrap();
+    let link = world.link(0);
+    let socket = world.middle().udp(ours);
+    let mut socket = socket.unwrap();
+    socket.connect(scoped("fe80::9", 53, link.scope_id())).unwrap();
+    socket.disconnect();
+    let is_local = |a: &pagewire_stack::Cidr| a.to_string().starts_with("fe80");
+    let link = world.link(1);
+    let to = world.middle().link_addresses(link).find(is_local).unwrap();
+    let to = SocketAddr::new(to.addr(), 53);
+    let asks = world.stacks[RIGHT].bind_udp(addr("[::]:1000"), BindOptions::default()).unwrap();
+    world.stacks[RIGHT].send_to(world.now, asks, b"is it you?", Some(to)).unwrap();
+    world.until("the question", |w| w.middle().recv_from(ours, pagewire_stack::Datagram).is_ok());
+}
+
+#[test]
 fn an_answer_to_a_link_local_address_goes_back_by_its_link() {
     let mut world = World::three();
     let ours = world.middle().bind_udp(addr("[::]:53"), BindOptions::default()).unwrap();
