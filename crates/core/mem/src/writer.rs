@@ -172,10 +172,11 @@ impl PageWriter {
     /// Skips to the next page boundary, so that the next byte starts a page.
     pub fn align(&mut self) {
         if let Some(run) = &mut self.run {
-            let skip = run.pos.next_multiple_of(PAGE_SIZE) - run.pos;
-            if skip > 0 {
+            // The rest of a lent part's last page is another writer's.
+            let to = run.pos.next_multiple_of(PAGE_SIZE).min(run.end);
+            if to > run.pos {
                 run.pool.release(run.pos, 1);
-                run.pos += skip;
+                run.pos = to;
             }
         }
         self.promote();

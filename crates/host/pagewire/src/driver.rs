@@ -43,9 +43,8 @@ fn drive(shared: &Shared) {
         match driver.step(shared) {
             Next::StepAgain => {}
             Next::Pause => {
-                let before = shared.now();
+                driver.polled_at = Some(shared.now());
                 pause();
-                driver.paused(shared, before);
             }
             Next::Sleep(wait) => sleep(shared, &[], wait),
             Next::SleepOnDevices(devices, wait) => sleep(shared, &devices, wait),
@@ -58,6 +57,9 @@ fn drive(shared: &Shared) {
 pub(crate) struct Driver {
     spin: Spin,
     idle_since: Instant,
+    /// The end of a poll in vain, after which the thread paused. Unset for a task: others of the runtime run
+    /// meanwhile.
+    polled_at: Option<Instant>,
 }
 
 /// The wait of a driver before its next step.
@@ -78,12 +80,7 @@ pub(crate) enum Next {
 impl Driver {
     pub(crate) fn new(shared: &Shared) -> Self {
         let spin = Spin::beside(&shared.spin, shared.spin_max);
-        Self { spin, idle_since: shared.now() }
-    }
-
-    /// The pause that began at `before`, after a poll in vain, is over.
-    pub(crate) fn paused(&self, shared: &Shared, before: Instant) {
-        self.spin.lost_core(before, shared.now());
+        Self { spin, idle_since: shared.now(), polled_at: None }
     }
 
     /// Takes a turn, if it is this driver's, and decides how to wait for the next.
@@ -112,10 +109,12 @@ impl Driver {
         }
         inner.poller = Poller::Running;
         inner.devices.disarm();
-        let worked = inner.turn(now);
+        let (worked, polled_at) = (inner.turn(now), self.polled_at.take());
         if worked || !inner.waiters.ready.is_empty() {
             self.spin.ended(now.saturating_since(self.idle_since));
             self.idle_since = now;
+        } else if let Some(at) = polled_at {
+            self.spin.lost_core(at, now);
         }
         if !shutting_down && now.saturating_since(self.idle_since) < self.spin.limit(now) {
             shared.unlock_and_wake(inner);

@@ -96,8 +96,8 @@ impl Spin {
         self.limit.store(nanos(next), Ordering::Relaxed);
     }
 
-    /// Returns whether another thread had the core during a [pause](crate::driver::pause) between two polls:
-    /// the polls are over then.
+    /// Returns whether another thread had the core, or the lock, for long between the end of a poll and the
+    /// beginning of the next: the polls are over then.
     pub(crate) fn lost_core(&self, before: Instant, now: Instant) -> bool {
         let lost = now.saturating_since(before) > self.preempted;
         if lost {

@@ -148,9 +148,10 @@ impl Shared {
         }
         let polls = Role::take(&self.spins)?;
         let until = began + limit;
-        let mut first = true;
+        let (mut first, mut polled_at) = (true, None);
         let done = loop {
             let (mut inner, now) = self.lock_now();
+            let lost = polled_at.is_some_and(|at| self.spin.lost_core(at, now));
             if std::mem::take(&mut first) {
                 inner.devices.disarm();
                 if inner.poller == Poller::Armed {
@@ -173,11 +174,11 @@ impl Shared {
                 Err(Error::WouldBlock) => {}
                 done => break Some(done),
             }
-            let before = self.now();
-            driver::pause();
-            if self.spin.lost_core(before, self.now()) || now >= until {
+            if lost || now >= until {
                 break None;
             }
+            polled_at = Some(self.now());
+            driver::pause();
         };
         drop(polls);
         if done.is_none() {

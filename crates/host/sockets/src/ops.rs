@@ -152,7 +152,11 @@ impl UnlockedWrite {
         len: usize,
         waits: bool,
     ) -> Result<(PageWriter, usize), Error> {
-        stack.tcp(id)?.lend_pages(clock.now(), len, waits)
+        let mut tcp = stack.tcp(id)?;
+        if waits && !tcp.wait_for_room() {
+            return Err(Error::WouldBlock);
+        }
+        tcp.lend_pages(clock.now(), len)
     }
 
     /// Between the steps, without the lock: copies the front of `data` into the pages.

@@ -232,6 +232,9 @@ impl Model {
             }
             Op::FillLent(len) => {
                 let Some(mut lent) = self.lent.pop_front() else { return };
+                if len % 3 == 1 {
+                    lent.align();
+                }
                 let bytes = self.fresh_bytes(len);
                 let reason = CopyReason::AppWrite;
                 let filled = lent.spare_of(len).put(&bytes, &mut self.ledger, reason);

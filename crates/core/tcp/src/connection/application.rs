@@ -165,9 +165,22 @@ impl Connection {
         Ok(filled)
     }
 
+    /// Whether a caller that waits for room goes on: the connection is writable, or fails. Otherwise its next
+    /// event says that it is writable.
+    pub fn wait_for_room(&mut self) -> bool {
+        // Held back for more, or with nothing in flight, no acknowledgement would make it writable.
+        let waits = self.takes_data()
+            && !self.out.transfer.flight.is_empty()
+            && !self.out.flags.intersects(OutFlags::CORK | OutFlags::MORE);
+        if !waits || self.life.error.is_some() || self.out.is_writable(&self.path) {
+            return true;
+        }
+        self.out.flags.insert(OutFlags::WAITS_FOR_ROOM);
+        false
+    }
+
     /// Free pages for as many of `max` bytes as there is room for, and how many bytes: the caller fills
-    /// them without the connection, and [`send`](Self::send)s what it has filled. With `once_writable`,
-    /// less room than a writable connection has is none.
+    /// them without the connection, and [`send`](Self::send)s what it has filled.
     ///
     /// # Errors
     /// `WouldBlock` without room, `NoBuffers` without a page.
@@ -175,16 +188,8 @@ impl Connection {
         &mut self,
         env: &mut Env<'_>,
         max: usize,
-        once_writable: bool,
     ) -> Result<(PageWriter, usize), TcpError> {
         let room = self.room_to_fill(max)?;
-        // Held back for more, or with nothing in flight, no acknowledgement would make it writable.
-        let waits = !self.out.transfer.flight.is_empty()
-            && !self.out.flags.intersects(OutFlags::CORK | OutFlags::MORE);
-        if once_writable && room < max && waits && !self.is_writable() {
-            self.out.flags.insert(OutFlags::WAITS_FOR_ROOM);
-            return Err(TcpError::WouldBlock);
-        }
         // As many pages as the pool has; the rest has another turn.
         let mut pages = env.writer.lend(env.pool, room);
         let len = pages.spare_of(room).len();

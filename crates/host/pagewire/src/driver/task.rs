@@ -90,12 +90,7 @@ async fn drive(mut host: DriverTask, mut sources: WakeSources) {
     let mut driver = Driver::new(&host.shared);
     loop {
         match host.step(&mut driver) {
-            Next::StepAgain => yield_now().await,
-            Next::Pause => {
-                let before = host.shared.now();
-                yield_now().await;
-                driver.paused(&host.shared, before);
-            }
+            Next::StepAgain | Next::Pause => yield_now().await,
             Next::Sleep(wait) => sources.wait(host.shared.now(), None, wait).await,
             Next::SleepOnDevices(devices, wait) => {
                 sources.wait(host.shared.now(), Some(&devices), wait).await;

@@ -393,20 +393,26 @@ impl<R: Blocking> TcpStream<R> {
                 UnlockedWrite::lend((stack, clock), id, data.len(), waits)
             }
         };
-        loop {
-            let pages = match self.0.block(WRITE, lend(waits)) {
-                // Room that was not worth the wait is better than none.
-                Err(late) if late.kind() == io::ErrorKind::TimedOut => {
-                    self.0.enter(lend(false)).map_err(|_| late)?
-                }
-                lent => lent?,
-            };
-            let mut write = UnlockedWrite::copy(pages, data);
-            match self.0.enter(|stack, clock| write.queue((stack, clock), id)) {
-                // Another thread took the room. No thread waits with pages.
-                Err(error) if waits && error.kind() == io::ErrorKind::WouldBlock => {}
-                queued => return queued,
+        let pages = match self.0.block(WRITE, lend(waits)) {
+            // Room that was not worth the wait is better than none.
+            Err(late) if late.kind() == io::ErrorKind::TimedOut => {
+                self.0.enter(lend(false)).map_err(|error| match error.kind() {
+                    io::ErrorKind::WouldBlock => late,
+                    _ => error,
+                })?
             }
+            lent => lent?,
+        };
+        let mut write = UnlockedWrite::copy(pages, data);
+        match self.0.enter(|stack, clock| write.queue((stack, clock), id)) {
+            // Another thread took the room. No thread waits with pages; the next copy is made under the
+            // lock, where the room cannot be lost.
+            Err(error) if waits && error.kind() == io::ErrorKind::WouldBlock => {
+                drop(write);
+                let bufs = &[IoSlice::new(data)];
+                self.0.block(WRITE, |stack, clock| write_slices((stack, clock), id, bufs))
+            }
+            queued => queued,
         }
     }
 }

@@ -354,16 +354,15 @@ impl<R: Runtime> TcpStream<R> {
         if let Some(data) = UnlockedWrite::of(bufs)
             && noted.iter().all(Option::is_none)
         {
-            loop {
-                let lent = self.socket.poll_mostly_ready(wait, WRITING, cx, |stack, clock| {
-                    UnlockedWrite::lend((stack, clock), id, data.len(), true)
-                });
-                let mut write = UnlockedWrite::copy(ready!(lent)?, data);
-                match self.socket.enter(|stack, clock| write.queue((stack, clock), id)) {
-                    // Another task took the room.
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    queued => return Poll::Ready(queued),
-                }
+            let lent = self.socket.poll_mostly_ready(wait, WRITING, cx, |stack, clock| {
+                UnlockedWrite::lend((stack, clock), id, data.len(), true)
+            });
+            let mut write = UnlockedWrite::copy(ready!(lent)?, data);
+            match self.socket.enter(|stack, clock| write.queue((stack, clock), id)) {
+                // Another task took the room. The next copy is made under the lock, where the room cannot be
+                // lost.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                queued => return Poll::Ready(queued),
             }
         }
         let noted = || noted.iter().map(Option::as_ref).chain(iter::repeat(None));

@@ -7,7 +7,7 @@
 //! ```
 
 use pagewire_mem::{CopyLedger, CopyReason, Frag, FragVec, Instant, PageWriter};
-use pagewire_tcp::{Connection, Env, RecvFlags, SendFlags, TcpError};
+use pagewire_tcp::{RecvFlags, SendFlags, TcpError};
 
 use super::recv::Taker;
 use super::send::Payload;
@@ -35,25 +35,28 @@ pub struct Filled<'a> {
 }
 
 impl Tcp<'_> {
+    /// Whether a caller that waits to send goes on: the connection is
+    /// [writable](crate::Readiness::WRITABLE), or fails. Otherwise its next event says that it is writable. The
+    /// first bytes of room are worth no call.
+    pub fn wait_for_room(&mut self) -> bool {
+        let goes_on = self.socket.conn.wait_for_room();
+        if !goes_on {
+            self.note_used_up();
+        }
+        goes_on
+    }
+
     /// Lends free pages for as many of `max` bytes as may be queued now, perhaps for fewer; also returns for
     /// how many. The caller fills so many bytes without the stack, and sends them ([`Filled`]); pages that
-    /// the caller drops are free again. With `once_writable`, a caller that waits gets more at once: less room
-    /// than a [writable](crate::Readiness::WRITABLE) connection has is none.
+    /// the caller drops are free again.
     ///
     /// # Errors
     /// `WouldBlock` without room or a free page: the connection becomes writable. `BrokenPipe` after a
     /// shutdown, and what ended the connection.
-    pub fn lend_pages(
-        &mut self,
-        now: Instant,
-        max: usize,
-        once_writable: bool,
-    ) -> Result<(PageWriter, usize), Error> {
+    pub fn lend_pages(&mut self, now: Instant, max: usize) -> Result<(PageWriter, usize), Error> {
         let share = self.share(now, max);
         let most = share.unwrap_or(0);
-        let lend =
-            |conn: &mut Connection, env: &mut Env<'_>| conn.lend_pages(env, most, once_writable);
-        let lent = self.socket.work(self.mem, now, lend);
+        let lent = self.socket.work(self.mem, now, |conn, env| conn.lend_pages(env, most));
         // A connection that cannot send at all has an error of its own.
         let lent = if share.is_some() { lent } else { lent.and(Err(TcpError::NoBuffers)) };
         if lent.is_ok() {

@@ -18,7 +18,7 @@ const MS: Duration = Duration::from_millis(1);
 /// Copies the front of `data` into pages that the stack lends.
 fn copy(p: &mut Pair, id: TcpId, data: &[u8]) -> Result<(FragVec, CopyLedger), Error> {
     let (now, mut copied) = (p.now, CopyLedger::new());
-    let (mut pages, room) = p.a.tcp(id)?.lend_pages(now, data.len(), false)?;
+    let (mut pages, room) = p.a.tcp(id)?.lend_pages(now, data.len())?;
     let n = pages.spare_of(room).put(data, &mut copied, CopyReason::AppWrite);
     assert_eq!(n, room.min(data.len()));
     Ok((pages.commit_all(n).collect(), copied))
@@ -77,7 +77,7 @@ fn a_stream_is_copied_once_on_each_side_and_counted_by_host_and_connection() {
 fn pages_that_are_not_sent_are_free_again() {
     let mut p = Pair::new();
     let (client, _, _) = p.connect(V4);
-    drop(p.a.tcp(client).unwrap().lend_pages(p.now, 60_000, true).unwrap());
+    drop(p.a.tcp(client).unwrap().lend_pages(p.now, 60_000).unwrap());
     drop(copy(&mut p, client, &pattern(60_000)).unwrap());
     p.run(MS);
     assert!(p.a.pool_audit().out <= RUN, "{:?}", p.a.pool_audit());
@@ -96,10 +96,7 @@ fn no_more_is_lent_than_there_is_room_for_and_what_another_write_took_is_refused
     assert!(room < 256 << 10, "{room}");
     assert_eq!(queue(&mut p, client, &mut first), Ok(room));
     assert_eq!(queue(&mut p, client, &mut second), Err(Error::WouldBlock));
-    assert_eq!(
-        p.a.tcp(client).unwrap().lend_pages(p.now, 1, false).unwrap_err(),
-        Error::WouldBlock
-    );
+    assert_eq!(p.a.tcp(client).unwrap().lend_pages(p.now, 1).unwrap_err(), Error::WouldBlock);
     p.events.clear();
     p.carry = None;
     let mut got = 0;
@@ -143,25 +140,28 @@ fn a_connection_that_cannot_send_lends_nothing() {
 }
 
 #[test]
-fn a_caller_that_waits_is_lent_nothing_before_the_connection_is_writable() {
+fn a_caller_that_waits_goes_on_when_the_connection_is_writable_or_fails() {
     let mut p = Pair::with_tcp(TcpConfig { send_buffer: 256 << 10, ..TcpConfig::default() });
     let (client, server, _) = p.connect(V4);
+    let goes_on = |p: &mut Pair| p.a.tcp(client).unwrap().wait_for_room();
+    assert!(goes_on(&mut p));
     p.carry = Some(Box::new(|_, _| false));
     while p.a.readiness(client).unwrap().contains(Readiness::WRITABLE) {
         write(&mut p, client, &pattern(10_000)).unwrap();
     }
-    let lent = p.a.tcp(client).unwrap().lend_pages(p.now, 1 << 20, true);
-    assert!(lent.is_ok(), "nothing is in flight, so nothing would make the connection writable");
+    assert!(goes_on(&mut p), "nothing is in flight, so nothing would make the connection writable");
     p.flush();
-    assert!(p.a.tcp(client).unwrap().lend_pages(p.now, 1, true).is_ok(), "all of it fits");
-    let lent = p.a.tcp(client).unwrap().lend_pages(p.now, 1 << 20, true);
-    assert_eq!(lent.unwrap_err(), Error::WouldBlock);
-    assert!(p.a.tcp(client).unwrap().lend_pages(p.now, 1 << 20, false).unwrap().1 > 0);
+    assert!(!goes_on(&mut p));
+    assert!(p.a.tcp(client).unwrap().lend_pages(p.now, 1 << 20).unwrap().1 > 0, "there is room");
+    p.flush();
     p.events.clear();
     p.carry = None;
+    assert!(!goes_on(&mut p));
     p.until("room", |p| {
         let _ = read(p, server, 1 << 20);
         p.reported(A, client, Readiness::WRITABLE) > 0
     });
-    assert!(p.a.tcp(client).unwrap().lend_pages(p.now, 1 << 20, true).unwrap().1 > 0);
+    assert!(goes_on(&mut p));
+    p.a.shutdown(p.now, client, std::net::Shutdown::Write).unwrap();
+    assert!(goes_on(&mut p));
 }
