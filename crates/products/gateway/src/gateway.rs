@@ -22,8 +22,7 @@ use crate::epoll::EpollSet;
 use crate::limits::{FINISH_LOOK, GUESTS, RESERVED_DESCRIPTORS, UNSENT};
 use crate::policy::LocalAddresses;
 use crate::publish::{OpenPort, Publish};
-use crate::relay::RelayService;
-use crate::relay::{Relay, Setup};
+use crate::relay::{Closer, Relay, RelayService, Setup};
 use crate::request::{GuestId, Judge as _};
 use crate::udp::Udp;
 
@@ -65,6 +64,7 @@ struct Shared {
     last_guest: AtomicU32,
     guests: Arc<AtomicUsize>,
     share: DescriptorShare,
+    closer: Closer,
 }
 
 /// Why a guest was not added.
@@ -113,7 +113,13 @@ impl Builder {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let all = limit.saturating_sub(RESERVED_DESCRIPTORS).max(RESERVED_DESCRIPTORS);
         let share = DescriptorShare { all, guests: Arc::clone(&guests) };
-        Gateway(Arc::new(Shared { settings: self, last_guest, guests, share }))
+        Gateway(Arc::new(Shared {
+            settings: self,
+            last_guest,
+            guests,
+            share,
+            closer: Closer::start(),
+        }))
     }
 }
 
@@ -196,6 +202,7 @@ impl Gateway {
         let setup = Setup {
             listener,
             dialler: Arc::clone(&settings.dialler),
+            closer: self.0.closer.clone(),
             connections: config.connections,
             idle: config.idle,
             addresses: config.addresses,

@@ -108,6 +108,16 @@ pub const DELIVERIES_SOON: usize = 64;
 /// Time between two checks of many deliveries.
 pub const SWEEP_DELIVERIES: Duration = Duration::from_millis(20);
 
+/// Sockets that one turn gives to the closing thread: to wake it costs as much as to close a few.
+pub const CLOSE_TOGETHER: usize = 4;
+
+/// Sockets that the closing thread gets at once; the turn closes the others itself.
+pub const CLOSES_AT_ONCE: usize = 64;
+
+/// Turns whose sockets wait for the closing thread: with [`CLOSES_AT_ONCE`] of each, and those that are being closed,
+/// under [`RESERVED_DESCRIPTORS`].
+pub const CLOSES_WAITING: usize = 2;
+
 /// Descriptors that the guests of a gateway leave for all else in the process.
 pub const RESERVED_DESCRIPTORS: usize = 256;
 

@@ -21,7 +21,7 @@ use crate::echo::Echo;
 use crate::epoll::EpollSet;
 use crate::limits::UNSENT;
 use crate::policy::{LocalAddresses, RouteSocket, Rules};
-use crate::relay::{Dial, Dialled, Relay, Setup};
+use crate::relay::{Closer, Dial, Dialled, Relay, Setup};
 use crate::request::{Ask, GuestId, How, Judge, Record, Verdict};
 use crate::udp::Udp;
 
@@ -141,6 +141,7 @@ impl World {
         let setup = Setup {
             listener,
             dialler: Arc::new(far.clone()),
+            closer: Closer::without_thread(),
             connections,
             idle,
             addresses: vec!["10.0.2.15".parse().unwrap()],

@@ -8,6 +8,7 @@
 //! one epoll descriptor, edge-triggered: each is added once, after `connect`, and never changed. The
 //! driver sleeps on that descriptor beside the device's.
 
+mod closer;
 mod dial;
 mod dialler;
 mod inward;
@@ -37,6 +38,7 @@ use crate::limits::{
 };
 use crate::request::{Direction, How};
 use crate::udp::Udp;
+pub(crate) use closer::Closer;
 use dial::{Dialling, Dials};
 pub(crate) use dialler::Kernel;
 pub use dialler::{Dial, Dialled};
@@ -48,6 +50,7 @@ pub(crate) struct Setup {
     /// The listener that takes SYNs to every address.
     pub(crate) listener: ListenerId,
     pub(crate) dialler: Arc<dyn Dial>,
+    pub(crate) closer: Closer,
     pub(crate) connections: usize,
     /// Silence that ends a connection; `None`: no silence does.
     pub(crate) idle: Option<Duration>,
@@ -75,6 +78,8 @@ pub(crate) struct Relay {
     /// Connections that are reset once the guest has what was received.
     deliveries: Vec<Delivery>,
     deliver_at: Option<Instant>,
+    /// Sockets of finished connections, closed at the end of the turn.
+    closing: Vec<OwnedFd>,
     dials: Dials,
     published: Slab<Published>,
     /// The time to accept clients that may wait.
@@ -110,6 +115,7 @@ impl Relay {
             inward_left: TURN_BYTES,
             deliveries: Vec::new(),
             deliver_at: None,
+            closing: Vec::new(),
             dials: Dials::new(),
             published: Slab::new(),
             accept_at: None,
@@ -170,6 +176,7 @@ impl Relay {
         self.udp.turn(now, stack, &mut self.context);
         self.echo.turn(now, stack, &mut self.context);
         self.context.note_denial_sum(now, false);
+        self.setup.closer.close(&mut self.closing);
     }
 
     /// The time when [`turn`](Self::turn) is due without an event.
@@ -255,6 +262,7 @@ impl Relay {
                     self.dials.note_time_wait(now, peer);
                 }
                 stack.close(now, tcp);
+                self.closing.push(socket);
                 How::Finished
             }
             Step::ResetHost(how) => {

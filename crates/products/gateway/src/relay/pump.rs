@@ -53,8 +53,11 @@ impl Pair {
             counters.writes += u64::from(written.is_some());
             match taken {
                 Ok(0) => {
-                    // The call fails only for a broken socket, which the next read reports.
-                    let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
+                    // After the far side's end, the socket is closed next.
+                    if !self.flags.contains(Flags::IN_ENDED) {
+                        // The call fails only for a broken socket, which the next read reports.
+                        let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
+                    }
                     let is_first = !self.flags.intersects(Flags::IN_ENDED | Flags::HOST_ENDS);
                     self.flags.set(Flags::CLOSED_FIRST, is_first);
                     self.flags.insert(Flags::OUT_ENDED);
