@@ -55,7 +55,7 @@ pub const DIAL_RETRY: Duration = Duration::from_millis(100);
 /// judged: bounds rules that lead to each other.
 pub const REDIRECTIONS: usize = 4;
 
-/// Bytes that one connection moves in each direction in its turn: four of the longest frames, which
+/// Bytes that one connection moves from the guest in its turn: four of the longest frames, which
 /// stay in a core's cache between the two system calls.
 pub const RELAY_BURST: usize = 256 << 10;
 
@@ -64,11 +64,12 @@ pub const RELAY_BURST: usize = 256 << 10;
 /// does not read one connection leaves memory for its others.
 pub const UNSENT: u32 = 128 << 10;
 
-/// Bytes for a guest that all its connections move in one turn of its host, and one burst more: half of a core's
-/// cache. Then the host sends them, and receives the acknowledgements that free their pages for the next.
-pub const TURN_BYTES: usize = 512 << 10;
+/// Bytes for a guest that its connections move in one turn of its host; one connection may move them all. A read of the
+/// kernel announces a window, on which a near sender's next data comes within the call: reads of a quarter of this cost a
+/// fifth more time a byte. Then the host sends them, and receives the acknowledgements that free their pages.
+pub const TURN_BYTES: usize = 1 << 20;
 
-/// Pieces of one gathering write: more than [`RELAY_BURST`] has in pages.
+/// Pieces of one gathering write or scattering read: more than [`RELAY_BURST`] has in pages.
 pub(crate) const GATHER: usize = 128;
 
 /// Events that one poll of the kernel's sockets takes; further ones are for the next turn.

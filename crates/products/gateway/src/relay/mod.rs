@@ -236,7 +236,7 @@ impl Relay {
             let Some(at) = self.listed.pop_front() else { break };
             let Some((_, Flow::Pair(pair))) = self.flows.get_mut(at as usize) else { continue };
             pair.flags.remove(Flags::LISTED);
-            let step = pair.work(now, stack, &mut self.context.counters);
+            let step = pair.work(now, stack, self.inward_left, &mut self.context.counters);
             let moved = self.context.counters.bytes_in - before;
             self.inward_left = self.inward_left.saturating_sub(moved as usize);
             match step {

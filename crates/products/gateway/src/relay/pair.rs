@@ -156,11 +156,12 @@ impl Pair {
         }
     }
 
-    /// Moves what can be moved, a burst at most in each direction.
+    /// Moves what can be moved: a burst at most from the guest, `inward` bytes at most to it.
     pub(super) fn work(
         &mut self,
         now: Instant,
         stack: &mut Stack,
+        inward: usize,
         counters: &mut Counters,
     ) -> Step {
         if self.flags.contains(Flags::GUEST_OVER) {
@@ -180,7 +181,7 @@ impl Pair {
         let out = self.pump_out(now, stack, counters);
         let out = out.or_else(|broken| self.note_broken(broken));
         let pumped = out.and_then(|()| {
-            let done = self.pump_in(now, stack, counters);
+            let done = self.pump_in(now, stack, inward, counters);
             done.or_else(|broken| self.end_in(broken))
         });
         if self.record.bytes() > before {
@@ -198,7 +199,7 @@ impl Pair {
         }
     }
 
-    /// Whether a pump stopped only because its burst was over.
+    /// Whether a pump stopped only because it had moved as much as it may.
     fn has_more(&self) -> bool {
         let inward = Flags::HOST_IN | Flags::GUEST_OUT;
         self.has_more_out()

@@ -21,7 +21,7 @@ use rustix::net::{RecvFlags as KernelRecv, SendFlags as KernelSend};
 use super::pair::{Broken, Flags, Pair};
 use crate::counters::Counters;
 use crate::limits::RELAY_BURST;
-use crate::sys::{self, Written};
+use crate::sys::{self, Moved};
 
 impl Pair {
     /// Moves up to [`RELAY_BURST`] bytes from the guest to the kernel's socket.
@@ -42,7 +42,7 @@ impl Pair {
                 false => RecvFlags::STOP_AT_URGENT,
             };
             let fd = self.socket.as_fd();
-            let mut written: Option<io::Result<Written>> = None;
+            let mut written: Option<io::Result<Moved>> = None;
             let give = |parts: pagewire::services::Parts<'_>| {
                 let done = written.insert(sys::write_parts(fd, parts));
                 done.as_ref().map_or(0, |written| written.bytes)
@@ -64,7 +64,7 @@ impl Pair {
                 }
                 Ok(n) => {
                     let dry = tcp.inq() == 0;
-                    let full = !matches!(written, Some(Ok(Written { all: true, .. })));
+                    let full = !matches!(written, Some(Ok(Moved { all: true, .. })));
                     self.flags.remove(Flags::PASS_MARK);
                     self.flags.set(Flags::GUEST_IN, !dry);
                     self.flags.set(Flags::HOST_OUT, !full);
@@ -117,33 +117,34 @@ impl Pair {
         }
     }
 
-    /// Moves up to [`RELAY_BURST`] bytes from the kernel's socket to the guest.
+    /// Moves up to `most` bytes from the kernel's socket to the guest.
     pub(super) fn pump_in(
         &mut self,
         now: Instant,
         stack: &mut Stack,
+        most: usize,
         counters: &mut Counters,
     ) -> Result<(), Broken> {
         let mut moved = 0;
-        while moved < RELAY_BURST && self.can_pump_in() {
+        while moved < most && self.can_pump_in() {
             if self.flags.contains(Flags::HOST_URGENT) && !self.pass_urgent_in(now, stack)? {
                 break;
             }
             let fd: BorrowedFd<'_> = self.socket.as_fd();
-            let (mut offered, mut got) = (0, Ok(0));
-            let filled = stack.tcp(self.tcp)?.fill(now, RELAY_BURST - moved, |spare| {
-                offered = spare.len();
-                got = sys::read_spare(fd, spare);
-                *got.as_ref().unwrap_or(&0)
+            let mut read: Option<io::Result<Moved>> = None;
+            let filled = stack.tcp(self.tcp)?.fill(now, most - moved, |spare| {
+                let done = read.insert(sys::read_spare(fd, spare));
+                done.as_ref().map_or(0, |read| read.bytes)
             });
-            counters.reads += u64::from(offered > 0);
+            counters.reads += u64::from(read.is_some());
             match filled {
-                Ok(0) => self.read_nothing(now, stack, got)?,
+                Ok(0) => self.read_nothing(now, stack, read)?,
                 Ok(n) => {
+                    let full = matches!(read, Some(Ok(Moved { all: true, .. })));
                     // A short read means that the socket is empty, unless something follows that
                     // ends a read early.
                     let early = Flags::HOST_ENDS | Flags::HOST_URGENT;
-                    if n < offered && !self.flags.intersects(early) {
+                    if !full && !self.flags.intersects(early) {
                         self.flags.remove(Flags::HOST_IN);
                     }
                     stack.ledger_mut().note(CopyReason::SocketRx, n);
@@ -168,17 +169,19 @@ impl Pair {
         &mut self,
         now: Instant,
         stack: &mut Stack,
-        got: io::Result<usize>,
+        read: Option<io::Result<Moved>>,
     ) -> Result<(), Broken> {
-        match got {
-            Ok(_) if self.flags.contains(Flags::HOST_BROKEN) => {
+        match read {
+            // No page was lent.
+            None => self.flags.remove(Flags::GUEST_OUT),
+            Some(Ok(_)) if self.flags.contains(Flags::HOST_BROKEN) => {
                 self.flags.insert(Flags::IN_ENDED);
             }
-            Ok(_) => {
+            Some(Ok(_)) => {
                 stack.tcp(self.tcp)?.shutdown(now, Shutdown::Write)?;
                 self.flags.insert(Flags::IN_ENDED);
             }
-            Err(error) => match error.kind() {
+            Some(Err(error)) => match error.kind() {
                 io::ErrorKind::WouldBlock => self.flags.remove(Flags::HOST_IN),
                 io::ErrorKind::Interrupted => {}
                 _ => return Err(Broken::Host(error)),

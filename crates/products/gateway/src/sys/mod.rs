@@ -19,18 +19,18 @@ use crate::limits::GATHER;
 /// The request whether the next byte is where urgent data ends, from `asm-generic/sockios.h`.
 const SIOCATMARK: libc::c_ulong = 0x8905;
 
-/// The result of a gathering write.
+/// The result of a gathering write, or of a scattering read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Written {
-    /// Bytes that the socket took.
+pub(crate) struct Moved {
+    /// Bytes that the socket took, or gave.
     pub(crate) bytes: usize,
-    /// The socket took all that it was offered, and may have room for more.
+    /// The socket took all that it was offered, or filled all that it was lent, and may have room, or data, for more.
     pub(crate) all: bool,
 }
 
 /// Writes fragments where they lie, as many bytes as the socket has room for. `WouldBlock`: none.
 /// Memory that a guest has taken away is `EFAULT`.
-pub(crate) fn write_parts(fd: BorrowedFd<'_>, parts: Parts<'_>) -> io::Result<Written> {
+pub(crate) fn write_parts(fd: BorrowedFd<'_>, parts: Parts<'_>) -> io::Result<Moved> {
     let mut pieces = Pieces::new();
     let mut offered = 0;
     for (frag, len) in parts.take(GATHER) {
@@ -52,14 +52,16 @@ pub(crate) fn write_parts(fd: BorrowedFd<'_>, parts: Parts<'_>) -> io::Result<Wr
             unsafe { libc::sendmsg(fd, &raw const message, libc::MSG_NOSIGNAL) }
         }
     };
-    check(n).map(|bytes| Written { bytes, all: bytes == offered })
+    check(n).map(|bytes| Moved { bytes, all: bytes == offered })
 }
 
-/// Reads into spare pages, as many bytes as there are and have room. `Ok(0)`: the stream has ended.
-pub(crate) fn read_spare(fd: BorrowedFd<'_>, spare: &mut Spare<'_>) -> io::Result<usize> {
+/// Reads into spare pages, as many bytes as there are and have room. No byte: the stream has ended.
+pub(crate) fn read_spare(fd: BorrowedFd<'_>, spare: &mut Spare<'_>) -> io::Result<Moved> {
     let mut pieces = Pieces::new();
-    for (at, len) in spare.runs() {
+    let mut lent = 0;
+    for (at, len) in spare.runs().take(GATHER) {
         pieces.push(at.as_ptr(), len);
+        lent += len;
     }
     let fd = fd.as_raw_fd();
     let n = match pieces.only() {
@@ -74,7 +76,7 @@ pub(crate) fn read_spare(fd: BorrowedFd<'_>, spare: &mut Spare<'_>) -> io::Resul
             unsafe { libc::readv(fd, pieces.as_ptr(), pieces.count() as c_int) }
         }
     };
-    check(n)
+    check(n).map(|bytes| Moved { bytes, all: bytes == lent })
 }
 
 /// Whether the next byte to read is where urgent data ends.
