@@ -65,10 +65,10 @@ pub const RELAY_BURST: usize = 256 << 10;
 pub const UNSENT: u32 = 128 << 10;
 
 /// Bytes for a guest that its connections move in one turn of its host; one connection may move them all, in one
-/// read. A read announces a window, on which a near sender's next data comes within the call: reads of a quarter of
-/// this cost a fifth more time a byte. Then the host sends them, and receives the acknowledgements that free their
+/// read. A read announces a window, on which a near sender's next data comes within the call: reads of half of this
+/// cost a tenth more time a byte. Then the host sends them, and receives the acknowledgements that free their
 /// pages.
-pub const TURN_BYTES: usize = 1 << 20;
+pub const TURN_BYTES: usize = 512 << 10;
 
 /// Pieces of one gathering write or scattering read: more than [`RELAY_BURST`] has in pages.
 pub(crate) const GATHER: usize = 128;
