@@ -33,7 +33,7 @@ use crate::table::{
 /// Many clients that move some bytes each, all at once
 ///
 /// The server echoes what comes. The time is from the first connect to the last byte. Drops for
-/// want of memory, retransmissions and memory are of both sides together.
+/// want of memory, retransmissions, their timeouts and memory are of both sides together.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct CrowdOptions {
@@ -92,8 +92,8 @@ impl Options for CrowdOptions {
         let lines = in_turns(&bench, engines, self.common.rounds, progress)?;
         let heading = format!("{}; {} rounds, medians", Machine::describe(), self.common.rounds);
         let columns = "engine link peer connections not_reading size seconds min_seconds \
-            max_seconds drops_for_memory retransmissions peak_memory_bytes peak_process_bytes \
-            peak_kernel_bytes server_cpu_us_per_mib client_cpu_us_per_mib";
+            max_seconds drops_for_memory retransmissions timeouts peak_memory_bytes \
+            peak_process_bytes peak_kernel_bytes server_cpu_us_per_mib client_cpu_us_per_mib";
         Ok(Results::print(records(&bench, &lines), self.common.json, heading, columns))
     }
 }
@@ -226,8 +226,8 @@ impl Measurement for CrowdBench {
     const NAME: &'static str = "crowd";
     const TITLE: &'static str = "Many clients at once";
     const ABOUT: &'static str = "\
-        Each moves some bytes and has them echoed. Drops, retransmissions and memory are \
-        of both sides.";
+        Each moves some bytes and has them echoed. Drops, retransmissions, their timeouts \
+        and memory are of both sides.";
     const FIELDS: &'static [Field<Self>] = &[
         F::value("peer", |of| some(super::peer(*of.case))).part("clients: {}"),
         F::value("connections", |of| some(of.bench.crowd.clients)).group("{} clients"),
@@ -247,6 +247,8 @@ impl Measurement for CrowdBench {
         }),
         F::count("retransmissions", |of| of.spread(|s| s.counts.retransmits as f64))
             .lower("Retransmissions", PACKETS),
+        F::count("timeouts", |of| of.spread(|s| s.counts.timeouts as f64))
+            .lower("Retransmission timeouts", "timeouts in a round"),
         F::value("peak_memory_bytes", |of| of.most(Memory::all))
             .lower("Most memory, process and kernel", "bytes"),
         F::value("peak_process_bytes", |of| of.most(|memory| memory.process))

@@ -69,9 +69,16 @@ impl Network for Kernel {
         let more = table("/proc/thread-self/net/netstat");
         let value = |name: &str| snmp.get(name).or_else(|| more.get(name)).copied().unwrap_or(0);
         let drops = MEMORY_DROPS.map(|name| (name.to_owned(), value(name)));
-        StackCounts { retransmits: value("TcpRetransSegs"), drops: drops.into() }
+        StackCounts {
+            retransmits: value("TcpRetransSegs"),
+            timeouts: value(TIMEOUTS),
+            drops: drops.into(),
+        }
     }
 }
+
+/// The kernel's count of retransmission timeouts.
+const TIMEOUTS: &str = "TcpExtTCPTimeouts";
 
 /// The kernel's counts of segments that it dropped, or took out of queues, for want of memory.
 const MEMORY_DROPS: [&str; 5] = [
@@ -134,7 +141,8 @@ impl Network for Host {
         let drops = of_stack.chain(of_tcp).filter(of_memory);
         let device = [("rx_dropped_memory", stats.device.rx_dropped_memory)];
         let drops = drops.chain(device).map(|(name, n)| (name.to_owned(), n)).collect();
-        StackCounts { retransmits: stats.counters.tcp_retransmits, drops }
+        let (retransmits, timeouts) = (stats.counters.tcp_retransmits, stats.counters.tcp_timeouts);
+        StackCounts { retransmits, timeouts, drops }
     }
 }
 
@@ -153,6 +161,8 @@ impl Listener for pagewire::net::TcpListener {
 pub(super) struct StackCounts {
     /// Segments.
     pub(super) retransmits: u64,
+    /// Retransmission timeouts.
+    pub(super) timeouts: u64,
     /// Drops for want of memory, by their names.
     pub(super) drops: BTreeMap<String, u64>,
 }
@@ -164,6 +174,7 @@ impl StackCounts {
 
     pub(super) fn since(mut self, before: &Self) -> Self {
         self.retransmits = self.retransmits.saturating_sub(before.retransmits);
+        self.timeouts = self.timeouts.saturating_sub(before.timeouts);
         for (name, n) in &mut self.drops {
             *n = n.saturating_sub(before.drops.get(name).copied().unwrap_or(0));
         }
@@ -173,6 +184,7 @@ impl StackCounts {
 
     pub(super) fn add(&mut self, other: &Self) {
         self.retransmits += other.retransmits;
+        self.timeouts += other.timeouts;
         for (name, n) in &other.drops {
             *self.drops.entry(name.clone()).or_default() += n;
         }
@@ -186,7 +198,7 @@ mod tests {
     #[test]
     fn the_kernels_counters_have_the_names_that_are_looked_up() {
         let all = [table("/proc/self/net/snmp"), table("/proc/self/net/netstat")];
-        for name in MEMORY_DROPS.iter().chain(&["TcpRetransSegs"]) {
+        for name in MEMORY_DROPS.iter().chain(&["TcpRetransSegs", TIMEOUTS]) {
             assert!(all.iter().any(|table| table.contains_key(*name)), "{name}");
         }
     }
@@ -195,12 +207,15 @@ mod tests {
     fn counts_of_a_round_have_only_the_drops_of_that_round() {
         let counts = |retransmits, drops: &[(&str, u64)]| StackCounts {
             retransmits,
+            timeouts: 2 * retransmits,
             drops: drops.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
         };
         let before = counts(3, &[("a", 5), ("b", 1)]);
         let mut round = counts(4, &[("a", 5), ("b", 3)]).since(&before);
-        assert_eq!((round.retransmits, &round.drops), (1, &counts(0, &[("b", 2)]).drops));
+        let losses = |of: &StackCounts| (of.retransmits, of.timeouts);
+        assert_eq!((losses(&round), &round.drops), ((1, 2), &counts(0, &[("b", 2)]).drops));
         round.add(&counts(1, &[("c", 1)]));
-        assert_eq!((round.retransmits, &round.drops), (2, &counts(0, &[("b", 2), ("c", 1)]).drops));
+        let both = counts(0, &[("b", 2), ("c", 1)]);
+        assert_eq!((losses(&round), &round.drops), ((2, 4), &both.drops));
     }
 }
