@@ -91,8 +91,8 @@ pub(super) struct EngineGuest {
 const INNER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 
-/// The port that the guest with the number 0 has published; others follow.
-const FIRST_PORT: u16 = 30_000;
+/// The port that the guest with the number 0 has published; others follow, below the ports of [`EPHEMERAL`](super::world::EPHEMERAL).
+const FIRST_PORT: u16 = 9_000;
 
 /// The interface of every guest.
 const LINK: &str = "tap0";
@@ -212,7 +212,7 @@ impl EngineGuest {
     fn gvproxy(&mut self, world: &World, mtu: &str, number: u8) -> Result<(), Failure> {
         let socket = self.files.path().join("gvproxy");
         let url = format!("unix://{}", socket.display());
-        let port = format!("{}", 20_000 + u16::from(number));
+        let port = format!("{}", 9_500 + u16::from(number));
         let args = ["-listen", &url, "-mtu", mtu, "-ssh-port", &port];
         self.processes.push(spawn(&world.host, "gvproxy", &args)?);
         wait_until("gvproxy's socket", || Ok(socket.exists()))?;

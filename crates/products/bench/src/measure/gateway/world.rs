@@ -11,6 +11,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::failure::{Because, Failure};
 use crate::kit::namespace::{NetNs, ip};
 
+/// Ports that the kernel chooses from: more than by default, because each short connection keeps one for a while. No
+/// engine listens on one of these.
+pub(super) const EPHEMERAL: &str = "10000 65535";
+
 /// MTU of the way from the engines to the far side: no engine's limit.
 const OUTER_MTU: u32 = 65_535;
 
@@ -23,7 +27,7 @@ pub(super) fn namespace() -> Result<NetNs, Failure> {
     namespace.inside(|| {
         ip(&["link", "set", "lo", "up"])?;
         // Tens of thousands of connections, one after the other.
-        set("ipv4/ip_local_port_range", "1024 65535")?;
+        set("ipv4/ip_local_port_range", EPHEMERAL)?;
         set("ipv4/tcp_tw_reuse", "1")
     })?;
     Ok(namespace)
