@@ -65,7 +65,8 @@ pagewire_mem::setters! {
     mtu(mtu: usize): settings.mtu = Some(mtu);
     /// The stack's link address, a unicast one. By default it is derived from the kernel side's.
     mac(mac: [u8; 6]): settings.mac = Some(mac);
-    /// Memory to receive into, in bytes per queue; by default 64 MiB, touched only as far as used.
+    /// Memory to receive into, in bytes per queue; by default four thirds of what a host pins by
+    /// default, touched only as far as used.
     pool_bytes(bytes: usize): settings.pool_bytes = Some(bytes);
 }
 
