@@ -3,7 +3,6 @@
 use pagewire_mem::{FragVec, Instant, Spare};
 use pagewire_tcp::TcpError;
 
-use super::errors::error_from;
 use super::{Tcp, Udp};
 use crate::error::Error;
 use crate::limits::MAX_IP_PACKET;
@@ -48,15 +47,7 @@ impl Tcp<'_> {
                 }
                 Ok(filled)
             }
-            Err(error) => {
-                self.note_used_up();
-                match error {
-                    TcpError::NoBuffers => self.wait_for_pages(now),
-                    TcpError::WouldBlock => {}
-                    _ => self.touch(),
-                }
-                Err(error_from(error))
-            }
+            Err(error) => Err(self.refused(now, error)),
         }
     }
 }

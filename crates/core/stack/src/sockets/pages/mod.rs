@@ -13,10 +13,13 @@
 pub(crate) mod waiters;
 
 use pagewire_mem::{Instant, PAGE_SIZE};
+use pagewire_tcp::TcpError;
 
+use super::errors::error_from;
 use super::table::Socket;
 use super::tcp::socket::SocketFlags;
 use super::{Context, Tcp, Udp};
+use crate::error::Error;
 use crate::event::Readiness;
 use waiters::{PageWait, WaiterKind};
 
@@ -66,6 +69,17 @@ impl Tcp<'_> {
             self.work.page_waiters.begin(now);
             self.work.page_waiters.push(kind, self.id, 1);
         }
+    }
+
+    /// Free pages were asked for and refused: the connection waits for what it lacked, or reports its end.
+    pub(super) fn refused(&mut self, now: Instant, error: TcpError) -> Error {
+        self.note_used_up();
+        match error {
+            TcpError::NoBuffers => self.wait_for_pages(now),
+            TcpError::WouldBlock => {}
+            _ => self.touch(),
+        }
+        error_from(error)
     }
 
     /// The connection has queued its share of `wanted` bytes. If that was less, its next event reports that there is

@@ -13,7 +13,6 @@ use super::recv::Taker;
 use super::send::Payload;
 use crate::error::Error;
 use crate::sockets::Tcp;
-use crate::sockets::errors::error_from;
 
 /// Takes up to `max` received bytes by reference, for a caller that copies them at once: the bytes count as read
 /// by copy ([`CopyReason::AppRead`]).
@@ -62,17 +61,9 @@ impl Tcp<'_> {
         if lent.is_ok() {
             self.after_share(most, max);
         }
-        lent.map_err(|error| {
-            self.note_used_up();
-            match error {
-                TcpError::NoBuffers => {
-                    self.wait_for_pages(now);
-                    return Error::WouldBlock;
-                }
-                TcpError::WouldBlock => {}
-                _ => self.touch(),
-            }
-            error_from(error)
+        lent.map_err(|error| match self.refused(now, error) {
+            Error::NoBuffers => Error::WouldBlock,
+            other => other,
         })
     }
 }
