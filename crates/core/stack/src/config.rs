@@ -22,10 +22,12 @@ pub struct StackConfig {
     pub addresses: Vec<Cidr>,
     /// Default gateways, in order of preference. On a medium without stations any address serves.
     pub gateways: Vec<IpAddr>,
-    /// Further routes: a network, and the gateway that leads there.
+    /// Further routes: a network, and the gateway that leads there; see [`LinkConfig::routes`].
     pub routes: Vec<(Cidr, IpAddr)>,
     /// Whether the first link is [transparent](LinkConfig::transparent).
     pub transparent: bool,
+    /// Whether the first link answers for other hosts; see [`LinkConfig::proxy_arp`].
+    pub proxy_arp: bool,
     /// Further links, each a device with addresses of its own.
     pub links: Vec<LinkConfig>,
     /// With several links: whether to drop packets that came by another link than answers to their
@@ -76,6 +78,7 @@ impl StackConfig {
             gateways: Vec::new(),
             routes: Vec::new(),
             transparent: false,
+            proxy_arp: false,
             links: Vec::new(),
             reverse_path_check: true,
             ip_forwarding: false,

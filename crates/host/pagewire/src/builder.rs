@@ -1,7 +1,7 @@
 //! The settings of a host ([`HostBuilder`]), and its start.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant as WallClock};
 
@@ -32,7 +32,9 @@ pub struct HostBuilder {
     wrong: Option<StartError>,
     gateways: Vec<String>,
     links: Vec<Link>,
+    on_link: Vec<Cidr>,
     transparent: bool,
+    proxy_arp: bool,
     ip_forwarding: bool,
     reverse_path_check: bool,
     memory: Option<usize>,
@@ -68,7 +70,9 @@ impl HostBuilder {
             wrong: None,
             gateways: Vec::new(),
             links: Vec::new(),
+            on_link: Vec::new(),
             transparent: false,
+            proxy_arp: false,
             ip_forwarding: false,
             reverse_path_check: true,
             memory: None,
@@ -102,6 +106,12 @@ impl HostBuilder {
     /// A text that is no address is an error of [`start`](Self::start).
     pub fn address(mut self, cidr: impl IntoCidr) -> Self {
         link::push(cidr, &mut self.addresses, &mut self.wrong);
+        self
+    }
+
+    /// A network whose hosts are on the first link, although no address of this host is in it: `"10.77.0.0/24"`.
+    pub fn on_link(mut self, network: impl IntoCidr) -> Self {
+        link::push(network, &mut self.on_link, &mut self.wrong);
         self
     }
 
@@ -154,6 +164,10 @@ pagewire_mem::setters! {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     transparent(on: bool): transparent = on;
+    /// Whether the first link answers ARP requests and neighbour solicitations for other hosts, too (Linux's
+    /// `proxy_arp`), for a [transparent](Self::transparent) link: its hosts reach all of their networks through
+    /// this one; off by default.
+    proxy_arp(on: bool): proxy_arp = on;
     /// Whether packets for other hosts are forwarded between links, by reference (Linux's
     /// `ip_forward`); off by default.
     ///
@@ -313,7 +327,16 @@ impl HostBuilder {
         let mut config = StackConfig::new(device.capabilities().clone(), addresses, rand::random());
         config.gateways = gateways;
         config.links = self.links.iter_mut().map(Link::config).collect::<Result<_, _>>()?;
+        for network in self.on_link {
+            let unspecified = if network.addr().is_ipv4() {
+                Ipv4Addr::UNSPECIFIED.into()
+            } else {
+                Ipv6Addr::UNSPECIFIED.into()
+            };
+            config.routes.push((network, unspecified));
+        }
         config.transparent = self.transparent;
+        config.proxy_arp = self.proxy_arp;
         config.ip_forwarding = self.ip_forwarding;
         config.reverse_path_check = self.reverse_path_check;
         if let Some(option) = self.refused_option {

@@ -209,7 +209,7 @@ impl Net {
         let mut interface = Interface::new(now, caps, hash, config.announce, (0, 0));
         (interface.has_v4, interface.has_v6) =
             (routes.has_family(0, false), routes.has_family(0, true));
-        interface.transparent = config.first_link.transparent;
+        interface.set_modes(&config.first_link);
         let mut net = Self {
             counters: Counters::new(),
             mem,
@@ -249,7 +249,7 @@ impl Net {
         let mut interface = Interface::new(now, caps, hash, self.announce, (index, generation));
         (interface.has_v4, interface.has_v6) =
             (self.routes.has_family(index, false), self.routes.has_family(index, true));
-        interface.transparent = config.transparent;
+        interface.set_modes(config);
         let id = self.links.insert(index, interface);
         self.join_solicited(now, index);
         self.handle_links_changed();

@@ -54,9 +54,17 @@ impl Stack {
     /// A stack without sockets.
     pub fn new(now: Instant, config: StackConfig) -> Result<Self, StackError> {
         let secret = config.secret;
-        let StackConfig { capabilities, addresses, gateways, routes, transparent, .. } = config;
+        let StackConfig { capabilities, addresses, gateways, routes, .. } = config;
+        let StackConfig { transparent, proxy_arp, .. } = config;
         let net_config = NetConfig {
-            first_link: LinkConfig { capabilities, addresses, gateways, routes, transparent },
+            first_link: LinkConfig {
+                capabilities,
+                addresses,
+                gateways,
+                routes,
+                transparent,
+                proxy_arp,
+            },
             secret,
             loopback_by_reference: config.loopback_by_reference,
             announce: config.announce,

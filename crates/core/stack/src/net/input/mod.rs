@@ -91,7 +91,8 @@ impl Net {
         if header.dst != interface.device.mac
             && !(origin.group
                 && (self.routes.accepts_mac(origin.link, header.dst)
-                    || interface.groups.accepts_mac(header.dst)))
+                    || interface.groups.accepts_mac(header.dst)
+                    || interface.stands_for_mac(header.dst)))
         {
             return Err(DropReason::EthernetNotForUs);
         }
@@ -189,7 +190,8 @@ impl Net {
         let mut delivery = self.routes.delivery(origin.link, dst);
         let transparent = self.links.at(origin.link).transparent;
         if delivery == Delivery::Foreign {
-            if self.links.at(origin.link).groups.contains(dst) {
+            let interface = self.links.at(origin.link);
+            if interface.groups.contains(dst) || interface.stands_for_group(dst) {
                 delivery = Delivery::Multicast;
             } else if transparent && self.routes.may_be_any_host(dst) {
                 delivery = Delivery::Unicast;

@@ -44,7 +44,8 @@ pub struct LinkConfig {
     pub addresses: Vec<Cidr>,
     /// Default gateways on it, in order of preference; those of earlier links come first.
     pub gateways: Vec<IpAddr>,
-    /// Further routes: a network, and the gateway on this link that leads there.
+    /// Further routes: a network, and the gateway on this link that leads there. With an unspecified gateway the
+    /// network is on the link itself: its hosts are neighbours, although none of our addresses is in it.
     pub routes: Vec<(Cidr, IpAddr)>,
     /// Every unicast address counts as ours on this link (Linux's AnyIP and `IP_TRANSPARENT`): as
     /// the destination of what comes in, and as the source of what leaves. Loopback and link-local
@@ -54,12 +55,17 @@ pub struct LinkConfig {
     /// [`Stack::bind_every`](crate::Stack::bind_every) gets all that no other takes. What comes in
     /// must come from an address that the routes assign to this link.
     pub transparent: bool,
+    /// We answer ARP requests and neighbour solicitations for other hosts, too (Linux's `proxy_arp` and
+    /// `proxy_ndp`): the hosts of this link reach every address of their networks through us. Not answered are probes
+    /// for an address that is still free (RFC 5227, RFC 4862), and requests for addresses of known
+    /// neighbours. For [transparent](Self::transparent) links.
+    pub proxy_arp: bool,
 }
 
 impl LinkConfig {
     /// A link without gateways.
     pub fn new(capabilities: Capabilities, addresses: Vec<Cidr>) -> Self {
         let (gateways, routes) = (Vec::new(), Vec::new());
-        Self { capabilities, addresses, gateways, routes, transparent: false }
+        Self { capabilities, addresses, gateways, routes, transparent: false, proxy_arp: false }
     }
 }

@@ -12,7 +12,7 @@ use pagewire_mem::{Instant, PacketBuf};
 
 use crate::error::StackError;
 use crate::limits::{ANNOUNCEMENTS, MAX_IP_PACKET, MAX_LINKS, MAX_SUPER_PACKET};
-use crate::net::links::config::{LinkId, LinkIndex};
+use crate::net::links::config::{LinkConfig, LinkId, LinkIndex};
 use crate::net::multicast::link_groups::LinkGroups;
 use crate::net::neighbors::Neighbors;
 use crate::net::wire::ethernet::Mac;
@@ -78,6 +78,8 @@ pub(super) struct Interface {
     pub(super) has_v6: bool,
     /// See [`LinkConfig::transparent`](super::LinkConfig).
     pub(super) transparent: bool,
+    /// See [`LinkConfig::proxy_arp`](super::LinkConfig).
+    pub(super) proxy_arp: bool,
     pub(super) out: VecDeque<PacketBuf>,
     /// Limit of ICMP errors about packets that came in here.
     pub(super) icmp_limit: IcmpLimit,
@@ -112,6 +114,7 @@ impl Interface {
             has_v4: false,
             has_v6: false,
             transparent: false,
+            proxy_arp: false,
             out: VecDeque::new(),
             icmp_limit,
             announcements: if announce { ANNOUNCEMENTS } else { 0 },
@@ -122,6 +125,24 @@ impl Interface {
             up: true,
             lost: false,
         }
+    }
+
+    /// Sets whose packets the link takes, and for whom it answers.
+    pub(super) fn set_modes(&mut self, config: &LinkConfig) {
+        self.transparent = config.transparent;
+        self.proxy_arp = config.transparent && config.proxy_arp;
+    }
+
+    /// Whether solicitations to this group are read: it is that of some address that we answer for.
+    pub(super) fn stands_for_group(&self, group: IpAddr) -> bool {
+        const SOLICITED: [u8; 13] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff];
+        self.proxy_arp
+            && matches!(group, IpAddr::V6(group) if group.octets().starts_with(&SOLICITED))
+    }
+
+    /// Whether frames to this group of stations may hold such solicitations.
+    pub(super) fn stands_for_mac(&self, mac: Mac) -> bool {
+        self.proxy_arp && mac.0.starts_with(&[0x33, 0x33, 0xff])
     }
 
     /// Closes a removed link; returns how many packets are lost.

@@ -62,6 +62,7 @@ impl Net {
         if !plausible {
             return Err(DropReason::ArpSender);
         }
+        let answers = for_us || self.stands_for(link, sender, target);
         // RFC 826: "If the pair <protocol type, sender protocol address> is already in my
         // translation table, update [it]"; a new pair is learned only from requests for us.
         let neighbors = &self.links.at(link).neighbors;
@@ -70,12 +71,12 @@ impl Net {
             mac: Some(packet.sender_mac),
             solicited: asked && for_us,
             overrides: true,
-            create: for_us && packet.operation == Operation::Request,
+            create: answers && packet.operation == Operation::Request,
         };
         let known = neighbors.knows(sender);
         self.learn_neighbor(now, link, sender, claim);
         match packet.operation {
-            Operation::Request if for_us => {
+            Operation::Request if answers => {
                 self.send_arp_reply(link, &packet);
                 Ok(())
             }
@@ -253,6 +254,15 @@ impl Net {
         }
     }
 
+    /// Whether we answer `asker` for another host: neither for the asker itself, nor for a known neighbour.
+    fn stands_for(&self, link: LinkIndex, asker: IpAddr, target: IpAddr) -> bool {
+        let interface = self.links.at(link);
+        interface.proxy_arp
+            && target != asker
+            && self.routes.is_foreign_host(target)
+            && !interface.neighbors.knows(target)
+    }
+
     fn handle_solicitation(
         &mut self,
         now: Instant,
@@ -266,7 +276,9 @@ impl Net {
         if probe && (source_mac.is_some() || received.dst != ndp::solicited_node(target)) {
             return Err(DropReason::NdpSource);
         }
-        if !self.routes.is_ours_on(link, target.into()) {
+        let ours = self.routes.is_ours_on(link, target.into());
+        // RFC 4862 section 5.4.2: a probe from the unspecified address is about an address that is to be free.
+        if !ours && (probe || !self.stands_for(link, received.src, target.into())) {
             return Err(DropReason::NdpNotForUs);
         }
         if !probe && !self.routes.is_on_link(link, received.src) {

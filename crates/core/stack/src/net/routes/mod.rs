@@ -118,6 +118,10 @@ impl Routes {
             next.table.push(Route { to, link, via: None, dead_until });
         }
         for (to, via) in default_routes(gateways).chain(routes.iter().copied()) {
+            if via.is_unspecified() && to.addr().is_ipv4() == via.is_ipv4() {
+                next.table.push(Route { to, link, via: None, dead_until });
+                continue;
+            }
             // Without stations, a gateway only names the link.
             let on_link = capabilities.medium == Medium::Ip
                 || is_link_local(via)
@@ -214,7 +218,8 @@ impl Routes {
 
     /// Whether the address is that of a host on the link, not behind a gateway.
     pub(crate) fn is_on_link(&self, link: LinkIndex, addr: IpAddr) -> bool {
-        is_link_local(addr) || self.of_link(link).any(|a| a.contains(addr))
+        let direct = |route: &&Route| route.link == link && route.via.is_none();
+        is_link_local(addr) || self.table.iter().filter(direct).any(|r| r.to.contains(addr))
     }
 
     /// Classifies the destination of a packet that came in by `link`. RFC 1122 section 3.3.4.2

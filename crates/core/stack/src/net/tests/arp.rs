@@ -42,6 +42,33 @@ fn a_request_for_another_address_is_neither_answered_nor_learned_from() {
 }
 
 #[test]
+fn a_link_that_stands_for_others_answers_for_them_and_neither_for_the_asker_nor_for_a_neighbour() {
+    let mut host = Host::changed(|config| {
+        (config.first_link.transparent, config.first_link.proxy_arp) = (true, true);
+    });
+    let asked = |target: [u8; 4]| arp_packet(REQUEST, PEER, PEER_V4, [0; 6], target);
+    for target in [[10, 0, 0, 77], [192, 0, 2, 1]] {
+        host.receive(&asked(target));
+        let mut expected = arp_packet(REPLY, US, target, PEER, PEER_V4);
+        expected[..6].copy_from_slice(&PEER);
+        assert_eq!(host.sent_one(), expected);
+    }
+    // RFC 5227 section 2.1.1: a probe, whose sender wants the address for itself.
+    let probe = arp_packet(REQUEST, STRANGER, [0; 4], [0; 6], [10, 0, 0, 78]);
+    host.refuses(&probe, DropReason::ArpNotForUs);
+    // An announcement of the asker's own address.
+    host.receive(&asked(PEER_V4));
+    // Another guest on the link, which the peer asks for.
+    host.receive(&arp_packet(REQUEST, STRANGER, [10, 0, 0, 9], [0; 6], US_V4));
+    assert_eq!(host.sent().len(), 1);
+    host.receive(&asked([10, 0, 0, 9]));
+    for target in [[127, 0, 0, 1], [10, 0, 0, 255], [224, 0, 0, 1], [0, 0, 0, 0]] {
+        host.receive(&asked(target));
+    }
+    assert_eq!(host.sent().len(), 0);
+}
+
+#[test]
 fn malformed_packets_are_refused_with_their_reasons() {
     let mut host = Host::new();
     let good = arp_packet(REQUEST, PEER, PEER_V4, [0; 6], US_V4);

@@ -38,6 +38,34 @@ fn whoever_passes_packets_on_says_that_it_is_a_router() {
 }
 
 #[test]
+fn a_link_that_stands_for_others_answers_solicitations_for_them_but_no_probes() {
+    let mut host = Host::changed(|config| {
+        (config.first_link.transparent, config.first_link.proxy_arp) = (true, true);
+    });
+    host.receive(&solicitation(PEER, "fd00::2", "fd00::7:77", 255));
+    let answer = host.sent_one();
+    assert_eq!((answer[..6].to_vec(), answer[54]), (PEER.to_vec(), 136));
+    assert_eq!(answer[62..78], v6("fd00::7:77"));
+    assert_eq!(answer[80..86], US);
+    host.receive(&solicitation(PEER, "fd00::2", "fd00::2", 255));
+    host.receive(&solicitation(PEER, "::", "fd00::7:78", 255));
+    host.receive(&solicitation(PEER, "fd00::2", "fe80::7:78", 255));
+    assert_eq!(host.sent().len(), 0);
+}
+
+#[test]
+fn a_network_without_an_address_of_ours_is_on_the_link_if_a_route_says_so() {
+    let mut host = Host::changed(|config| {
+        config.first_link.addresses = vec!["fe80::1/64".parse().unwrap()];
+        config.first_link.routes = vec![("2001:db8::/64".parse().unwrap(), ip("::"))];
+    });
+    let ask = solicitation(PEER, "2001:db8::2", "fe80::1", 255);
+    host.receive(&ask);
+    assert_eq!(host.sent_one()[62..78], v6("fe80::1"));
+    host.refuses(&solicitation(PEER, "2001:db9::2", "fe80::1", 255), DropReason::NdpSource);
+}
+
+#[test]
 fn invalid_messages_are_refused_with_their_reasons() {
     let mut host = Host::new();
     let ask = |hop_limit| solicitation(PEER, "fd00::2", "fd00::1", hop_limit);
