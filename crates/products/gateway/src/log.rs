@@ -191,6 +191,7 @@ fn describe(out: &mut String, line: &Line) {
             match verdict {
                 Verdict::Allow => out.push_str(",\"verdict\":\"allow\""),
                 Verdict::Refuse => out.push_str(",\"verdict\":\"refuse\""),
+                Verdict::Unreachable => out.push_str(",\"verdict\":\"unreachable\""),
                 Verdict::Prohibit => out.push_str(",\"verdict\":\"prohibit\""),
                 Verdict::Drop => out.push_str(",\"verdict\":\"drop\""),
                 Verdict::To(to) => {

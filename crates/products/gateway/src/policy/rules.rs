@@ -31,7 +31,8 @@ use crate::request::{Ask, Direction, Judge, Name, Protocol, Verdict};
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     allow: Vec<Rule>,
-    deny: Vec<Rule>,
+    /// Denials, each with the guest's answer.
+    deny: Vec<(Rule, Verdict)>,
     /// Addresses that stand for others, such as the host's loopback address.
     mapped: Vec<(IpAddr, IpAddr)>,
     /// Prefixes behind which the network translates to IPv4.
@@ -54,13 +55,24 @@ impl Rules {
 
     /// Forbids what the rule matches, whatever is permitted.
     #[must_use]
-    pub fn deny(mut self, rule: Rule) -> Self {
-        self.deny.push(rule);
+    pub fn deny(self, rule: Rule) -> Self {
+        self.deny_with(rule, Verdict::Prohibit)
+    }
+
+    /// As [`deny`](Self::deny), with the guest's answer: [`Verdict::Refuse`], [`Verdict::Prohibit`],
+    /// [`Verdict::Unreachable`] or [`Verdict::Drop`]. Any other verdict counts as `Prohibit`.
+    #[must_use]
+    pub fn deny_with(mut self, rule: Rule, answer: Verdict) -> Self {
+        let answer = match answer {
+            Verdict::Allow | Verdict::To(_) => Verdict::Prohibit,
+            denial => denial,
+        };
+        self.deny.push((rule, answer));
         self
     }
 
     /// Connections to `address` go to `to` instead, usually 127.0.0.1 of the gateway's machine,
-    /// which this alone permits. Permissions are about `address`: `to` itself stays as closed as it
+    /// which this alone permits; `address` may be link-local, which is otherwise closed. Permissions are about `address`: `to` itself stays as closed as it
     /// was. A denial of `to` holds for both.
     #[must_use]
     pub fn map(mut self, address: IpAddr, to: IpAddr) -> Self {
@@ -111,10 +123,14 @@ impl Rules {
     }
 
     /// Whether the rule permits the flow: as [`Rule::matches`], but a name that strangers chose does not lead
-    /// into private networks, nor to the gateway's machine.
+    /// into private networks, nor to the gateway's machine, be it by an address that is mapped there.
     fn permits(&self, rule: &Rule, ask: &Ask) -> bool {
         match &rule.what {
-            Pattern::Name(glob) if ask.ours || self.is_private(ask.to.ip()) => {
+            Pattern::Name(glob)
+                if ask.ours
+                    || self.is_private(ask.to.ip())
+                    || self.mapped.iter().any(|(address, _)| *address == ask.to.ip()) =>
+            {
                 rule.matches_service(ask) && ask.given.iter().any(|name| glob.matches(name))
             }
             _ => rule.matches(ask),
@@ -132,10 +148,14 @@ impl Rules {
         rule.matches(ask) || (elsewhere && rule.matches_service(ask))
     }
 
+    fn denials(&self) -> impl Iterator<Item = &Rule> {
+        self.deny.iter().map(|(rule, _)| rule)
+    }
+
     /// Whether some rule is about names.
     pub(crate) fn has_names(&self) -> bool {
         let named = |rule: &Rule| matches!(rule.what, Pattern::Name(_));
-        self.offline || self.allow.iter().chain(&self.deny).any(named)
+        self.offline || self.allow.iter().chain(self.denials()).any(named)
     }
 
     /// The verdict. Rules are about what guests reach: what comes in by a published port is
@@ -154,21 +174,24 @@ impl Rules {
         if self.translated(to).any(|inner| is_no_host(inner) || is_closed(inner)) {
             return Verdict::Prohibit;
         }
-        // The target of a mapping was judged as the mapped address.
+        // A mapping leads to its target and no further.
+        let mapped = self.mapped.iter().find(|(address, _)| *address == to && !ask.mapped);
+        // The target of a mapping was judged as the mapped address, and the mapping names that.
         let permitted = |rule: &&Rule| self.permits(rule, ask);
         let opened = |range: &Cidr| {
-            ask.mapped || self.allow.iter().filter(permitted).any(|rule| rule.lies_in(range))
+            ask.mapped
+                || mapped.is_some()
+                || self.allow.iter().filter(permitted).any(|rule| rule.lies_in(range))
         };
         if CLOSED.iter().any(|range| range.contains(to) && !opened(range)) {
             return Verdict::Prohibit;
         }
-        if self.deny.iter().any(|rule| self.denies(rule, ask)) {
-            return Verdict::Prohibit;
+        if let Some((_, answer)) = self.deny.iter().find(|(rule, _)| self.denies(rule, ask)) {
+            return *answer;
         }
         if !self.allow.is_empty() && !ask.mapped && !self.allow.iter().any(|r| permitted(&r)) {
             return Verdict::Prohibit;
         }
-        let mapped = self.mapped.iter().find(|(address, _)| *address == to);
         let target = |(_, to): &(_, IpAddr)| Verdict::To(SocketAddr::new(*to, ask.to.port()));
         mapped.map_or(Verdict::Allow, target)
     }
@@ -180,7 +203,7 @@ impl Rules {
         let denied = |rule: &Rule| rule.is_of_all_ports() && has(rule);
         let names_only = self.allow.iter().all(|rule| matches!(rule.what, Pattern::Name(_)));
         !self.offline
-            && !self.deny.iter().any(denied)
+            && !self.denials().any(denied)
             && (self.allow.is_empty() || !names_only || self.allow.iter().any(has))
     }
 }
@@ -188,7 +211,7 @@ impl Rules {
 impl Rules {
     /// Denials of some names. A denial of all names needs none: it is a denial of every address.
     fn named_denials(&self) -> impl Iterator<Item = &Rule> {
-        self.deny.iter().filter(|rule| matches!(&rule.what, Pattern::Name(glob) if !glob.is_any()))
+        self.denials().filter(|rule| matches!(&rule.what, Pattern::Name(glob) if !glob.is_any()))
     }
 
     /// Whether the addresses of some names must be remembered, because denials have these names.
@@ -214,7 +237,7 @@ impl Judge for Rules {
 
     fn asks_for_ours(&self) -> bool {
         self.allow.iter().any(|rule| !matches!(rule.what, Pattern::Net(_)))
-            || self.deny.iter().any(|rule| rule.what == Pattern::Host)
+            || self.denials().any(|rule| rule.what == Pattern::Host)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Rules as text, and what they decide.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use super::rules::translated;
 use super::{Rule, RuleError, Rules};
@@ -222,6 +223,43 @@ fn a_mapped_address_leads_to_the_loopback_address_and_nothing_else_does() {
 }
 
 /// As the gateway asks again where the rules have led.
+#[test]
+fn a_mapped_address_may_be_link_local_and_leads_no_further_than_its_target() {
+    let [double, host, loopback] = ["169.254.1.2", "198.51.100.7", "127.0.0.1"];
+    let rules = Rules::default()
+        .map(double.parse().unwrap(), host.parse().unwrap())
+        .map(host.parse().unwrap(), loopback.parse().unwrap());
+    let verdict = rules.judge(&tcp("169.254.1.2:80"));
+    assert_eq!(verdict, Verdict::To("198.51.100.7:80".parse().unwrap()));
+    assert_eq!(rules.judge(&mapped("198.51.100.7:80")), YES);
+    assert_eq!(rules.judge(&tcp("169.254.1.3:80")), NO);
+    assert_eq!(rules.judge(&tcp("[64:ff9b::a9fe:102]:80")), NO);
+}
+
+#[test]
+fn a_name_that_strangers_chose_does_not_open_a_mapped_address() {
+    for address in ["192.0.2.1", "203.0.113.9", "169.254.1.2"] {
+        let rules = allow(&["*.example.org"]);
+        let rules = rules.map(address.parse().unwrap(), "127.0.0.1".parse().unwrap());
+        let asked = |names| ask(Protocol::Tcp, &format!("{address}:80"), names);
+        assert_eq!(rules.judge(&asked(&["evil.example.org"])), NO, "{address}");
+        let given = Arc::from(["evil.example.org".parse().unwrap()]);
+        let asked = Ask { given, ..asked(&["evil.example.org"]) };
+        assert!(matches!(rules.judge(&asked), Verdict::To(_)), "{address}");
+    }
+}
+
+#[test]
+fn a_denial_has_the_answer_that_it_was_given() {
+    for answer in [Verdict::Refuse, NO, Verdict::Unreachable, Verdict::Drop] {
+        let rules = Rules::default().deny_with(rule("203.0.113.9:80"), answer);
+        assert_eq!(rules.judge(&tcp("203.0.113.9:80")), answer);
+        assert_eq!(rules.judge(&tcp("203.0.113.9:81")), YES);
+    }
+    let rules = Rules::default().deny_with(rule("203.0.113.9:80"), YES);
+    assert_eq!(rules.judge(&tcp("203.0.113.9:80")), NO);
+}
+
 fn mapped(to: &str) -> Ask {
     Ask { mapped: true, ..tcp(to) }
 }
