@@ -7,11 +7,13 @@ use std::time::Duration;
 use pagewire::{Cidr, CidrError};
 
 use crate::dns::{DeniedName, OwnNames, Resolver};
+use crate::guest_link::GuestLink;
 use crate::limits::{CONNECTIONS, IDLE_TIME, MEMORY};
 use crate::policy::{RouteSocket, Rules};
 use crate::publish::Publish;
-use crate::relay::{Dial, Kernel};
+use crate::relay::Dial;
 use crate::request::{Journal, Judge};
+use crate::source::Source;
 
 /// Settings of a new gateway; see [`Gateway::builder`](crate::Gateway::builder).
 #[must_use]
@@ -19,7 +21,8 @@ pub struct Builder {
     pub(crate) rules: Arc<Rules>,
     pub(crate) judge: Option<Arc<dyn Judge>>,
     pub(crate) journal: Option<Arc<dyn Journal>>,
-    pub(crate) dialler: Arc<dyn Dial>,
+    pub(crate) dialler: Option<Arc<dyn Dial>>,
+    pub(crate) source: Source,
     pub(crate) resolver: Resolver,
     pub(crate) names: OwnNames,
     pub(crate) denied: DeniedName,
@@ -33,7 +36,8 @@ impl Builder {
             rules: Arc::default(),
             judge: None,
             journal: None,
-            dialler: Arc::new(Kernel),
+            dialler: None,
+            source: Source::default(),
             resolver: Resolver::default(),
             names: OwnNames::default(),
             denied: DeniedName::default(),
@@ -60,7 +64,9 @@ pagewire::parts::setters! {
     journal(journal: impl Journal + 'static): journal = Some(Arc::new(journal));
     /// The way to open connections to the network, in place of this process's own sockets: for
     /// programs that have their own way out, and for tests.
-    dialler(dialler: impl Dial + 'static): dialler = Arc::new(dialler);
+    dialler(dialler: impl Dial + 'static): dialler = Some(Arc::new(dialler));
+    /// The addresses, or interfaces, from which flows leave this machine.
+    source(source: Source): source = source;
 }
 
 /// Settings of one guest.
@@ -68,6 +74,10 @@ pagewire::parts::setters! {
 #[must_use]
 pub struct GuestConfig {
     pub(crate) networks: Vec<Cidr>,
+    pub(crate) further: Vec<IpAddr>,
+    pub(crate) on_link: Vec<Cidr>,
+    pub(crate) resolver: Vec<IpAddr>,
+    pub(crate) proxy_arp: bool,
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) published: Vec<Publish>,
     pub(crate) connections: usize,
@@ -80,6 +90,10 @@ impl Default for GuestConfig {
     fn default() -> Self {
         Self {
             networks: Vec::new(),
+            further: Vec::new(),
+            on_link: Vec::new(),
+            resolver: Vec::new(),
+            proxy_arp: false,
             addresses: Vec::new(),
             published: Vec::new(),
             connections: CONNECTIONS,
@@ -107,10 +121,51 @@ impl GuestConfig {
         Ok(self)
     }
 
+    /// A further address of the gateway on the guest's link, within a network of the guest or outside of all: it answers
+    /// ARP requests and pings, and is where a [mapping](Rules::map) of a link-local address begins.
+    pub fn further(mut self, address: IpAddr) -> Self {
+        self.further.push(address);
+        self
+    }
+
+    /// A network of the guest in which the gateway has no address.
+    pub fn on_link(mut self, network: Cidr) -> Self {
+        self.on_link.push(network);
+        self
+    }
+
+    /// An address of the gateway at which its resolver answers: in place of all its addresses in networks
+    /// of the guest. The address becomes a [further](Self::further) one if it is none yet.
+    pub fn resolver(mut self, address: IpAddr) -> Self {
+        self.resolver.push(address);
+        self
+    }
+
     /// An address of the guest, for clients of published ports; one for each version of IP.
     pub fn guest(mut self, address: IpAddr) -> Self {
         self.addresses.push(address);
         self
+    }
+
+    /// Where the resolver answers.
+    pub(crate) fn resolvers(&self) -> Vec<IpAddr> {
+        match self.resolver.is_empty() {
+            true => self.networks.iter().map(Cidr::addr).collect(),
+            false => self.resolver.clone(),
+        }
+    }
+
+    /// The guest's link, as these settings describe it.
+    pub(crate) fn link(&self) -> GuestLink {
+        let mut ours: Vec<IpAddr> = Vec::new();
+        let networks = self.networks.iter().map(Cidr::addr);
+        for address in networks.chain(self.further.iter().copied()).chain(self.resolver.clone()) {
+            if !ours.contains(&address) {
+                ours.push(address);
+            }
+        }
+        let networks = self.networks.iter().chain(&self.on_link).copied().collect();
+        GuestLink { ours, networks, guests: self.addresses.clone(), proxy_arp: self.proxy_arp }
     }
 
     /// Publishes ports of the guest, whose [address](Self::guest) is needed then.
@@ -122,6 +177,10 @@ impl GuestConfig {
 
 pagewire::parts::setters! {
     GuestConfig:
+    /// Whether the guest's networks have other hosts, for which the gateway answers ARP requests and neighbour
+    /// solicitations, and which the guest reaches through the gateway. By default the gateway is the only other
+    /// host there.
+    proxy_arp(on: bool): proxy_arp = on;
     /// Connections at once, dials included; more wait.
     connections(limit: usize): connections = limit;
     /// Silence after which a connection is reset; `None`: never. 2 hours and 4 minutes by default.

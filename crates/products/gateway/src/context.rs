@@ -1,28 +1,29 @@
 //! [`Context`], the state that all parts of a guest's relay share: the guest, its rules and judge, counters,
 //! records, and the epoll set that wakes the relay. [`Context::judge`] decides about every new flow.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pagewire::Cidr;
 use pagewire::services::Instant;
 
 use crate::counters::Counters;
 use crate::denials::Denials;
 use crate::dns::DnsServer;
 use crate::epoll::EpollSet;
+use crate::guest_link::GuestLink;
 use crate::limits::{
     DESTINATIONS_BURST, DESTINATIONS_PER_SECOND, REDIRECTIONS, UDP_ENDPOINTS, UDP_PORTS,
 };
 use crate::policy::{LocalAddresses, Rules};
 use crate::rate::Rate;
 use crate::request::{Ask, Direction, GuestId, How, Journal, Judge, Protocol, Record, Verdict};
+use crate::source::Source;
 
 pub(crate) struct Context {
     pub(crate) guest: GuestId,
-    /// The guest's own networks.
-    pub(crate) guest_networks: Vec<Cidr>,
+    pub(crate) link: GuestLink,
+    pub(crate) source: Source,
     pub(crate) rules: Arc<Rules>,
     /// The embedding program's judge, which is asked before the rules.
     pub(crate) judge: Option<Arc<dyn Judge>>,
@@ -104,6 +105,7 @@ impl FlowRecord {
 pub(crate) enum Denial {
     Refuse,
     Prohibit,
+    Unreachable,
     Drop,
     /// The kernel did not say whether the address is local: the next attempt asks again.
     Forget,
@@ -266,22 +268,11 @@ impl Context {
         Some(match verdict {
             // Rules redirect to each other without an end.
             Verdict::To(_) => (Verdict::Refuse, to),
-            // Only this gateway answers in the guest's network, and it did not take the flow.
-            Verdict::Allow if to == asked && self.is_inside(to.ip()) => (Verdict::Refuse, to),
+            // Nobody but the gateway could answer, which did not take the flow.
+            Verdict::Allow if to == asked && self.link.ends_here(to.ip()) => (Verdict::Refuse, to),
             Verdict::Allow if to != asked => (Verdict::To(to), to),
             verdict => (verdict, to),
         })
-    }
-
-    /// The gateway's address of the same version of IP.
-    pub(crate) fn own_address(&self, like: IpAddr) -> Option<IpAddr> {
-        let all = self.guest_networks.iter().map(|cidr| cidr.addr());
-        all.into_iter().find(|ip| ip.is_ipv4() == like.is_ipv4())
-    }
-
-    /// Whether the address is of the guest's own networks.
-    fn is_inside(&self, ip: IpAddr) -> bool {
-        self.guest_networks.iter().any(|cidr| cidr.contains(ip))
     }
 
     /// Gives a record to the journal, if there is one.
@@ -299,6 +290,7 @@ fn destination_or_denial(verdict: Verdict, to: SocketAddr) -> Result<SocketAddr,
         Verdict::To(other) => Ok(other),
         Verdict::Refuse => Err(Denial::Refuse),
         Verdict::Prohibit => Err(Denial::Prohibit),
+        Verdict::Unreachable => Err(Denial::Unreachable),
         Verdict::Drop => Err(Denial::Drop),
     }
 }

@@ -1,5 +1,6 @@
 //! Judging flows: names, redirections, local addresses, and the shares of guests.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::*;

@@ -209,6 +209,7 @@ impl Echo {
             };
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             let socket = socket_with(family, SocketType::DGRAM, flags, Some(protocol))?;
+            context.source.bind_datagrams(&socket, guest.is_ipv4())?;
             datagrams::queue_errors(socket.as_fd(), guest.is_ipv6())?;
             let slot = self.pingers.vacant_entry();
             let at = slot.key() as u32;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use pagewire::services::{DatagramKind, Error};
 use pagewire::tcp::TcpConfig;
-use pagewire::{Device, Host, StartError};
+use pagewire::{Cidr, Device, Host, StartError};
 use rustix::process::{Resource, getrlimit};
 
 use crate::builder::{Builder, GuestConfig};
@@ -22,7 +22,7 @@ use crate::epoll::EpollSet;
 use crate::limits::{FINISH_LOOK, GUESTS, RESERVED_DESCRIPTORS, UNSENT};
 use crate::policy::LocalAddresses;
 use crate::publish::{OpenPort, Publish};
-use crate::relay::{Closer, Relay, RelayService, Setup};
+use crate::relay::{Closer, Kernel, Relay, RelayService, Setup};
 use crate::request::{GuestId, Judge as _};
 use crate::udp::Udp;
 
@@ -150,7 +150,8 @@ impl Gateway {
         device: Box<dyn Device>,
         config: GuestConfig,
     ) -> Result<Guest, AddError> {
-        if config.networks.is_empty() {
+        let link = config.link();
+        if link.ours.is_empty() {
             return Err(AddError::NoNetwork);
         }
         let permit = GuestPermit::take(&self.0.guests).ok_or(AddError::TooMany)?;
@@ -158,8 +159,13 @@ impl Gateway {
         let tcp = TcpConfig { nagle: false, notsent_lowat: UNSENT, ..TcpConfig::default() };
         let mut host =
             Host::builder().device(device).transparent(true).tcp_config(tcp).memory(config.memory);
-        for network in &config.networks {
-            host = host.address(network.to_string());
+        host = host.proxy_arp(link.proxy_arp);
+        for address in &link.ours {
+            let network = config.networks.iter().find(|network| network.addr() == *address);
+            host = host.address(network.copied().unwrap_or(Cidr::host(*address)));
+        }
+        for network in &config.on_link {
+            host = host.on_link(*network);
         }
         if let Some(limit) = config.spin {
             host = host.spin(limit);
@@ -174,7 +180,7 @@ impl Gateway {
             Ok::<_, Error>((stack.listen_every(link)?, udp, echo))
         })?;
         let dns = DnsConfig {
-            on: config.networks.iter().map(|network| network.addr()).collect(),
+            on: config.resolvers(),
             resolver: settings.resolver.clone(),
             own: settings.names.clone(),
             rules: Arc::clone(&settings.rules),
@@ -185,7 +191,8 @@ impl Gateway {
         watch.add_wakeup(dns.wait_fd())?;
         let context = Context {
             guest: id,
-            guest_networks: config.networks,
+            link,
+            source: settings.source.clone(),
             rules: Arc::clone(&settings.rules),
             judge: settings.judge.clone(),
             dns,
@@ -201,7 +208,10 @@ impl Gateway {
         };
         let setup = Setup {
             listener,
-            dialler: Arc::clone(&settings.dialler),
+            dialler: match &settings.dialler {
+                Some(dialler) => Arc::clone(dialler),
+                None => Arc::new(Kernel(settings.source.clone())),
+            },
             closer: self.0.closer.clone(),
             connections: config.connections,
             idle: config.idle,
@@ -269,21 +279,27 @@ impl Guest {
     pub fn publish(&self, what: &Publish) -> io::Result<Vec<SocketAddr>> {
         let opened = what.open()?;
         let addresses = opened.iter().filter_map(OpenPort::address).collect();
-        self.serve(opened)?;
+        self.serve(what, opened)?;
         Ok(addresses)
     }
 
-    /// Publishes sockets that were opened before.
+    /// Publishes with sockets that [`Publish::open`] has opened before.
     ///
     /// # Errors
     /// `AddrNotAvailable` if the guest's address was not [given](GuestConfig::guest).
-    pub fn serve(&self, opened: Vec<OpenPort>) -> io::Result<()> {
-        self.host.with_stack(|_, now| {
-            let publish = |relay: &mut Relay| {
-                opened.into_iter().try_for_each(|opened| relay.publish(now, opened))
-            };
-            self.relay.with(publish)
-        })
+    pub fn serve(&self, what: &Publish, opened: Vec<OpenPort>) -> io::Result<()> {
+        let publish = |now, relay: &mut Relay| relay.publish(now, what, opened);
+        self.host.with_stack(|_, now| self.relay.with(|relay| publish(now, relay)))
+    }
+
+    /// Ends what was published so. Clients that are connected stay. Returns whether there was any.
+    pub fn unpublish(&self, what: &Publish) -> bool {
+        self.host.with_stack(|_, now| self.relay.with(|relay| relay.unpublish(now, what)))
+    }
+
+    /// What is published, in the order in which it was.
+    pub fn published(&self) -> Vec<Publish> {
+        self.relay.read(Relay::published)
     }
 
     /// Waits until all data that the guest has sent on its connections was passed on, with the ends of its

@@ -27,6 +27,7 @@ mod dns;
 mod echo;
 mod epoll;
 mod gateway;
+mod guest_link;
 pub mod limits;
 mod log;
 pub mod netns;
@@ -36,6 +37,7 @@ mod rate;
 mod relay;
 mod request;
 pub mod sandbox;
+mod source;
 mod sys;
 mod udp;
 #[cfg(test)]
@@ -62,3 +64,4 @@ pub use relay::{Dial, Dialled};
 pub use request::{
     Ask, Direction, GuestId, How, Journal, Judge, Name, NameError, Protocol, Record, Verdict,
 };
+pub use source::Source;

@@ -11,8 +11,6 @@ use std::str::FromStr;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::net::{bind, connect, ipproto, listen, socket_with, sockopt};
 
-use pagewire::Cidr;
-
 use crate::limits::PUBLISHED_BACKLOG;
 use crate::request::Protocol;
 
@@ -32,6 +30,8 @@ use crate::request::Protocol;
 pub struct Publish {
     on: On,
     to: u16,
+    /// The guest's address; `None`: the first that is known.
+    guest: Option<IpAddr>,
     protocol: Protocol,
 }
 
@@ -66,6 +66,8 @@ pub struct OpenPort {
     pub(crate) protocol: Protocol,
     /// The socket's own address, by which clients of an unnamed port find it.
     pub(crate) local: Option<SocketAddr>,
+    /// The address of the guest; `None`: the first that is known.
+    pub(crate) guest: Option<IpAddr>,
     /// The socket need not be served: another one stands for it.
     pub(crate) optional: bool,
     pub(crate) path: Option<Unlink>,
@@ -89,6 +91,12 @@ impl Drop for Unlink {
 }
 
 impl Publish {
+    /// Has clients reach this address of the guest.
+    #[must_use]
+    pub fn to_guest(self, address: IpAddr) -> Self {
+        Self { guest: Some(address), ..self }
+    }
+
     /// Opens the sockets, before a guest serves them ([`Guest::serve`](crate::Guest::serve)):
     /// several for a range, or for all addresses of both versions of IP. For processes that give up
     /// their right to open sockets.
@@ -137,8 +145,8 @@ impl Publish {
             listen(&socket, PUBLISHED_BACKLOG)?;
         }
         let local = SocketAddr::try_from(rustix::net::getsockname(&socket)?).ok();
-        let (protocol, optional, path) = (self.protocol, false, None);
-        Ok(OpenPort { socket, port: to, protocol, local, optional, path })
+        let (protocol, guest, optional, path) = (self.protocol, self.guest, false, None);
+        Ok(OpenPort { socket, port: to, protocol, local, guest, optional, path })
     }
 
     fn open_unix(&self, path: &PathBuf) -> io::Result<OpenPort> {
@@ -160,8 +168,9 @@ impl Publish {
             bind(&socket, &address)?;
         }
         listen(&socket, PUBLISHED_BACKLOG)?;
-        let (port, protocol, path) = (self.to, Protocol::Tcp, Some(Unlink(path.clone())));
-        Ok(OpenPort { socket, port, protocol, local: None, optional: false, path })
+        let path = Some(Unlink(path.clone()));
+        let (port, protocol, guest) = (self.to, Protocol::Tcp, self.guest);
+        Ok(OpenPort { socket, port, protocol, local: None, guest, optional: false, path })
     }
 }
 
@@ -177,7 +186,8 @@ fn parse(text: &str) -> Result<Publish, &'static str> {
     if text.contains('/') && !text.ends_with("/udp") && !text.ends_with("/tcp") {
         let (path, port) = text.rsplit_once(':').ok_or("a path needs a port of the guest")?;
         let to = one_port(port)?;
-        return Ok(Publish { on: On::Unix(path.into()), to, protocol: Protocol::Tcp });
+        let (on, protocol) = (On::Unix(path.into()), Protocol::Tcp);
+        return Ok(Publish { on, to, guest: None, protocol });
     }
     let (text, protocol) = match text.rsplit_once('/') {
         Some((rest, "udp")) => (rest, Protocol::Udp),
@@ -206,7 +216,7 @@ fn parse(text: &str) -> Result<Publish, &'static str> {
     if to == 0 {
         return Err("the guest's port cannot be 0");
     }
-    Ok(Publish { on: On::Ports { address, first, last }, to, protocol })
+    Ok(Publish { on: On::Ports { address, first, last }, to, guest: None, protocol })
 }
 
 fn range(text: &str) -> Result<(u16, u16), &'static str> {
@@ -242,17 +252,6 @@ impl fmt::Display for Publish {
         }
         if self.protocol == Protocol::Udp { f.write_str("/udp") } else { Ok(()) }
     }
-}
-
-/// Whether a guest can answer to the client's own address. It cannot answer to an address that means another
-/// host in each place, nor to one of its own networks, which it resolves on its link.
-pub(crate) fn can_be_kept(client: IpAddr, guest: IpAddr, inside: &[Cidr]) -> bool {
-    let local = match client {
-        IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local() || v4.is_unspecified(),
-        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unicast_link_local() || v6.is_unspecified(),
-    };
-    let same = client.is_ipv4() == guest.is_ipv4();
-    same && !local && !inside.iter().any(|network| network.contains(client))
 }
 
 #[cfg(test)]

@@ -167,6 +167,8 @@ pub enum Verdict {
     Refuse,
     /// The guest learns at once, by ICMP, that the flow is prohibited.
     Prohibit,
+    /// The guest learns at once, by ICMP, that no route leads to the destination's network.
+    Unreachable,
     /// The guest gets no answer; its own time limit ends the flow.
     Drop,
 }

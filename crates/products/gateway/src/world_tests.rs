@@ -19,10 +19,12 @@ use crate::denials::Denials;
 use crate::dns::{DnsConfig, DnsServer, OwnNames, Resolver};
 use crate::echo::Echo;
 use crate::epoll::EpollSet;
+use crate::guest_link::GuestLink;
 use crate::limits::UNSENT;
 use crate::policy::{LocalAddresses, RouteSocket, Rules};
 use crate::relay::{Closer, Dial, Dialled, Relay, Setup};
 use crate::request::{Ask, GuestId, How, Judge, Record, Verdict};
+use crate::source::Source;
 use crate::udp::Udp;
 
 /// The records of the journal.
@@ -99,7 +101,12 @@ pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Record
     };
     let context = Context {
         guest: GuestId(1),
-        guest_networks: vec!["10.0.2.2/24".parse().unwrap(), "fd00:2::2/64".parse().unwrap()],
+        link: GuestLink {
+            ours: vec!["10.0.2.2".parse().unwrap(), "fd00:2::2".parse().unwrap()],
+            networks: vec!["10.0.2.2/24".parse().unwrap(), "fd00:2::2/64".parse().unwrap()],
+            ..GuestLink::default()
+        },
+        source: Source::default(),
         rules,
         judge: settings.judge,
         dns: DnsServer::open(stack, dns).unwrap(),

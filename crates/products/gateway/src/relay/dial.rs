@@ -501,6 +501,7 @@ fn answer_of(denial: Denial) -> Answer {
     match denial {
         Denial::Refuse => Answer::Refuse,
         Denial::Prohibit => Answer::Unreachable(Unreachable::Prohibited),
+        Denial::Unreachable => Answer::Unreachable(Unreachable::Net),
         Denial::Drop => Answer::Silence,
         Denial::Forget => Answer::Forget,
     }

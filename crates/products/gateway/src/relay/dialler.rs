@@ -3,11 +3,12 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt};
 
 use crate::request::Ask;
+use crate::source::Source;
 
 /// Opens the far sides of connections.
 ///
@@ -33,8 +34,8 @@ pub struct Dialled {
 }
 
 /// Connects through this process's own network.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Kernel;
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Kernel(pub(crate) Source);
 
 impl Dial for Kernel {
     fn dial(&self, to: SocketAddr, _: &Ask) -> io::Result<Dialled> {
@@ -43,6 +44,7 @@ impl Dial for Kernel {
         let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
         // Data of one segment of the guest leaves in one segment.
         sockopt::set_tcp_nodelay(&socket, true)?;
+        self.0.bind_stream(socket.as_fd(), to)?;
         match connect(&socket, &to) {
             Ok(()) => Ok(Dialled { socket, connected: true }),
             Err(rustix::io::Errno::INPROGRESS) => Ok(Dialled { socket, connected: false }),

@@ -8,14 +8,30 @@ use std::os::fd::OwnedFd;
 use pagewire::services::{Error, Instant, Stack, TcpConnect, TcpId};
 use rustix::event::epoll::EventFlags;
 use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
+use slab::Slab;
 
 use super::pair::{Pair, reset_on_drop};
 use super::{Flow, Relay};
 use crate::context::{FlowRecord, JudgedFlow};
 use crate::epoll::{SourceKind, Token};
 use crate::limits::{ACCEPT_BURST, CLIENTS_LEAVE, DIAL_RETRY};
-use crate::publish::{OpenPort, Unlink, can_be_kept};
+use crate::publish::{OpenPort, Publish, Unlink};
 use crate::request::{How, Protocol};
+
+/// Published ports of a guest, in the order in which they were published.
+#[derive(Default)]
+pub(super) struct Ports {
+    /// The sockets of clients of TCP ports.
+    listeners: Slab<Published>,
+    /// What is published, with its sockets.
+    sets: Vec<(Publish, Vec<Socket>)>,
+}
+
+/// A socket of a published port: the slot of a listener, or the guest's address and port for datagrams.
+enum Socket {
+    Listener(usize),
+    Datagrams(SocketAddr),
+}
 
 pub(super) struct Published {
     listener: OwnedFd,
@@ -28,32 +44,76 @@ pub(super) struct Published {
 }
 
 impl Relay {
-    /// Publishes an open socket to the guest's address of its own version of IP, or to any.
+    /// Publishes open sockets to the guest's address of their own version of IP, or to any: all or none.
     ///
     /// # Errors
     /// `AddrNotAvailable` if the guest's address is not known; the system's.
-    pub(crate) fn publish(&mut self, now: Instant, opened: OpenPort) -> io::Result<()> {
-        let OpenPort { socket, port, protocol, local, optional, path } = opened;
+    pub(crate) fn publish(
+        &mut self,
+        now: Instant,
+        what: &Publish,
+        opened: Vec<OpenPort>,
+    ) -> io::Result<()> {
+        let mut sockets = Vec::new();
+        for opened in opened {
+            match self.publish_one(now, opened) {
+                Ok(socket) => sockets.extend(socket),
+                Err(error) => {
+                    sockets.into_iter().for_each(|socket| self.close_published(now, socket));
+                    return Err(error);
+                }
+            }
+        }
+        self.published.sets.push((what.clone(), sockets));
+        Ok(())
+    }
+
+    /// Ends what was published so; clients that are connected stay. Returns whether there was any.
+    pub(crate) fn unpublish(&mut self, now: Instant, what: &Publish) -> bool {
+        let Some(at) = self.published.sets.iter().position(|(set, _)| set == what) else {
+            return false;
+        };
+        let (_, sockets) = self.published.sets.remove(at);
+        sockets.into_iter().for_each(|socket| self.close_published(now, socket));
+        true
+    }
+
+    /// What is published.
+    pub(crate) fn published(&self) -> Vec<Publish> {
+        self.published.sets.iter().map(|(what, _)| what.clone()).collect()
+    }
+
+    fn close_published(&mut self, now: Instant, socket: Socket) {
+        match socket {
+            Socket::Listener(at) => drop(self.published.listeners.try_remove(at)),
+            Socket::Datagrams(guest) => self.udp.unpublish(now, &self.context, guest),
+        }
+    }
+
+    /// `None`: another socket stands for it.
+    fn publish_one(&mut self, now: Instant, opened: OpenPort) -> io::Result<Option<Socket>> {
+        let OpenPort { socket, port, protocol, local, guest, optional, path } = opened;
         let like = local.map(|local| local.ip());
         // Datagrams keep their version of IP.
         let fits = |ip: &IpAddr| like.is_none_or(|like| like.is_ipv4() == ip.is_ipv4());
-        let found = self.guest_address(like);
+        let found = guest.or_else(|| self.guest_address(like));
         let to = match found.filter(|ip| protocol != Protocol::Udp || fits(ip)) {
             Some(ip) => SocketAddr::new(ip, port),
-            None if optional && found.is_some() => return Ok(()),
+            None if optional && found.is_some() => return Ok(None),
             None => {
                 let text = "the guest's address is not known: give it in the guest's settings";
                 return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, text));
             }
         };
         if protocol == Protocol::Udp {
-            return self.udp.publish(now, &mut self.context, socket, to);
+            self.udp.publish(now, &mut self.context, socket, to)?;
+            return Ok(Some(Socket::Datagrams(to)));
         }
-        let slot = self.published.vacant_entry();
-        let at = slot.key() as u32;
-        let serial = self.context.watch.add_source(&socket, SourceKind::Published, at)?;
+        let slot = self.published.listeners.vacant_entry();
+        let at = slot.key();
+        let serial = self.context.watch.add_source(&socket, SourceKind::Published, at as u32)?;
         slot.insert(Published { listener: socket, serial, to, waits: true, _path: path });
-        Ok(())
+        Ok(Some(Socket::Listener(at)))
     }
 
     /// The guest's address of the same version of IP, or another.
@@ -64,7 +124,7 @@ impl Relay {
     }
 
     pub(super) fn note_clients(&mut self, token: Token) {
-        if let Some(published) = self.published.get_mut(token.at as usize)
+        if let Some(published) = self.published.listeners.get_mut(token.at as usize)
             && published.serial == token.serial
         {
             published.waits = true;
@@ -78,7 +138,7 @@ impl Relay {
             return;
         }
         self.accept_at = None;
-        let waiting = self.published.iter().filter(|(_, published)| published.waits);
+        let waiting = self.published.listeners.iter().filter(|(_, published)| published.waits);
         let waiting: Vec<usize> = waiting.map(|(at, _)| at).collect();
         for at in waiting {
             for _ in 0..ACCEPT_BURST {
@@ -86,7 +146,7 @@ impl Relay {
                     // Further clients wait in the backlog.
                     return self.accept_at = Some(now + DIAL_RETRY);
                 }
-                let Some(published) = self.published.get_mut(at) else { break };
+                let Some(published) = self.published.listeners.get_mut(at) else { break };
                 let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
                 match acceptfrom_with(&published.listener, flags) {
                     Ok((socket, client)) => {
@@ -107,7 +167,7 @@ impl Relay {
                 }
             }
         }
-        if self.published.iter().any(|(_, published)| published.waits) {
+        if self.published.listeners.iter().any(|(_, published)| published.waits) {
             self.accept_at = Some(Instant::ZERO);
         }
     }
@@ -137,8 +197,8 @@ impl Relay {
         };
         let record = FlowRecord::new(now, flow, ask);
         // A client that the guest can answer keeps its address.
-        let inside = &self.context.guest_networks;
-        let kept = client.filter(|client| can_be_kept(client.ip(), to.ip(), inside));
+        let link = &self.context.link;
+        let kept = client.filter(|client| link.can_answer(client.ip(), to.ip()));
         match connect(now, stack, kept, to) {
             Ok(tcp) => {
                 let mut pair = Pair::new(tcp, socket, record, from);

@@ -42,7 +42,7 @@ pub(crate) use closer::Closer;
 use dial::{Dialling, Dials};
 pub(crate) use dialler::Kernel;
 pub use dialler::{Dial, Dialled};
-use inward::Published;
+use inward::Ports;
 use pair::{Flags, Pair, Step, reset_on_drop};
 pub(crate) use service::RelayService;
 
@@ -81,7 +81,7 @@ pub(crate) struct Relay {
     /// Sockets of finished connections, closed at the end of the turn.
     closing: Vec<OwnedFd>,
     dials: Dials,
-    published: Slab<Published>,
+    published: Ports,
     /// The time to accept clients that may wait.
     accept_at: Option<Instant>,
     sweep_at: Option<Instant>,
@@ -117,7 +117,7 @@ impl Relay {
             deliver_at: None,
             closing: Vec::new(),
             dials: Dials::new(),
-            published: Slab::new(),
+            published: Ports::default(),
             accept_at: None,
             sweep_at: None,
         }
@@ -405,7 +405,7 @@ impl Relay {
         for delivery in self.deliveries.drain(..) {
             reset(now, stack, delivery.tcp);
         }
-        self.published.clear();
+        self.published = Ports::default();
         (self.deliver_at, self.sweep_at, self.accept_at) = (None, None, None);
         self.context.dns.close(now, stack);
         self.udp.end_all(now, stack, &self.context);

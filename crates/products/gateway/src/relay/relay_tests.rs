@@ -132,9 +132,10 @@ fn clients_leave_a_part_of_the_connections_to_the_guest() {
     let settings = Settings { connections: Some(most), ..Settings::default() };
     let mut world = World::new(settings);
     world.guest.listen("10.0.2.15:80".parse().unwrap(), 64).unwrap();
-    let opened = "127.0.0.1:0:80".parse::<Publish>().unwrap().open().unwrap();
+    let what: Publish = "127.0.0.1:0:80".parse().unwrap();
+    let opened = what.open().unwrap();
     let port = opened[0].address().unwrap();
-    opened.into_iter().try_for_each(|one| world.relay.publish(world.now, one)).unwrap();
+    world.relay.publish(world.now, &what, opened).unwrap();
     let clients: Vec<TcpStream> = (0..most).map(|_| TcpStream::connect(port).unwrap()).collect();
     world.pass(Duration::from_secs(1));
     assert_eq!(world.relay.connections(), most - most / CLIENTS_LEAVE);

@@ -87,6 +87,24 @@ pub(crate) fn is_at_mark(fd: BorrowedFd<'_>) -> io::Result<bool> {
     check(done as isize).map(|_| at != 0)
 }
 
+/// Has a later `bind` choose no port: `connect` chooses one that is free for its destination
+/// (`IP_BIND_ADDRESS_NO_PORT`, which holds for IPv6, too).
+pub(crate) fn bind_without_port(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set_option(fd, (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT), &1_i32.to_ne_bytes())
+}
+
+/// Has a socket send and receive by one interface (`SO_BINDTODEVICE`).
+pub(crate) fn bind_to_interface(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    set_option(fd, (libc::SOL_SOCKET, libc::SO_BINDTODEVICE), name.as_bytes())
+}
+
+fn set_option(fd: BorrowedFd<'_>, (level, name): (c_int, c_int), value: &[u8]) -> io::Result<()> {
+    let len = value.len() as libc::socklen_t;
+    // SAFETY: the value is readable for its length while the call lasts, which only reads it.
+    let done = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value.as_ptr().cast(), len) };
+    check(done as isize).map(drop)
+}
+
 /// Addresses and lengths for one gathering or scattering call.
 struct Pieces(SmallVec<[libc::iovec; GATHER]>);
 

@@ -14,6 +14,7 @@ use super::new_clients::{NewClient, NewClients};
 use crate::context::{Context, FlowRecord, JudgedFlow};
 use crate::limits::{UDP_DNS, UDP_IDLE, UDP_LEAST, UDP_PEERS};
 use crate::request::{Direction, How};
+use crate::source::Source;
 use crate::sys::datagrams::{self, Sending};
 
 /// A socket for one address and port of the guest, whatever the destination: endpoint-independent
@@ -66,10 +67,11 @@ pub(super) struct Peer {
 
 impl Endpoint {
     /// An endpoint without peers, with a new socket.
-    pub(super) fn new(now: Instant, guest: SocketAddr) -> io::Result<Self> {
+    pub(super) fn new(now: Instant, guest: SocketAddr, source: &Source) -> io::Result<Self> {
         let family = if guest.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))?;
+        source.bind_datagrams(&socket, guest.is_ipv4())?;
         Self::with_socket(now, guest, socket)
     }
 

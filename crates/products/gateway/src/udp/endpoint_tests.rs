@@ -3,6 +3,7 @@
 use super::*;
 use crate::limits::UDP_PEERS;
 use crate::request::{Ask, GuestId, Protocol, Record};
+use crate::source::Source;
 use crate::world::{Settings, lone_context};
 
 const START: Instant = Instant::from_millis(1000);
@@ -18,7 +19,7 @@ fn judged(at: SocketAddr) -> JudgedFlow {
 
 /// An endpoint of the guest that has sent to these.
 fn endpoint(context: &Context, to: &[&str]) -> Endpoint {
-    let mut endpoint = Endpoint::new(START, guest()).unwrap();
+    let mut endpoint = Endpoint::new(START, guest(), &Source::default()).unwrap();
     for to in to {
         let to = to.parse().unwrap();
         endpoint.add(START, judged(to), (to, to), false, context);

@@ -76,6 +76,7 @@ pub(crate) fn unreachable_of_denial(denial: Denial) -> Option<Unreachable> {
     match denial {
         Denial::Refuse => Some(Unreachable::Port),
         Denial::Prohibit => Some(Unreachable::Prohibited),
+        Denial::Unreachable => Some(Unreachable::Net),
         Denial::Drop | Denial::Forget => None,
     }
 }

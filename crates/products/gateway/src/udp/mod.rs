@@ -26,7 +26,6 @@ use crate::limits::{
     GATHER, TURN_BYTES, UDP_ASKING_IN_ALL, UDP_BURST, UDP_CLIENTS_BURST, UDP_CLIENTS_PER_SECOND,
     UDP_LONGEST, UDP_PEERS_IN_ALL, UDP_RETRY, UDP_SEGMENTS, UDP_SWEEP,
 };
-use crate::publish::can_be_kept;
 use crate::rate::Rate;
 use crate::request::{How, Protocol};
 use crate::sys::datagrams::{self, Sending};
@@ -269,7 +268,7 @@ impl Udp {
             return Err(None);
         }
         let mut open = || -> io::Result<u32> {
-            let mut endpoint = Endpoint::new(now, guest)?;
+            let mut endpoint = Endpoint::new(now, guest, &context.source)?;
             let slot = self.endpoints.vacant_entry();
             let at = slot.key() as u32;
             endpoint.serial =
@@ -311,6 +310,15 @@ impl Udp {
         slot.insert(endpoint);
         self.by_guest.insert(guest, at);
         Ok(())
+    }
+
+    /// Closes the published socket of the guest's address.
+    pub(crate) fn unpublish(&mut self, now: Instant, context: &Context, guest: SocketAddr) {
+        if let Some(&at) = self.by_guest.get(&guest)
+            && self.endpoints.get(at as usize).is_some_and(Endpoint::is_published)
+        {
+            self.close(now, context, at as usize, How::Finished);
+        }
     }
 
     /// Closes endpoints that may make room for others. Returns whether there were any.
@@ -473,10 +481,10 @@ fn add_client(
     context: &mut Context,
 ) {
     let judged = context.judge_client_quietly(now, Protocol::Udp, client, endpoint.guest);
-    let alias = match can_be_kept(client.ip(), endpoint.guest.ip(), &context.guest_networks) {
+    let alias = match context.link.can_answer(client.ip(), endpoint.guest.ip()) {
         true => Some(client),
         // The gateway's address stands for clients that the guest could not answer.
-        false => context.own_address(endpoint.guest.ip()).map(|ip| (ip, client.port()).into()),
+        false => context.link.own_address(endpoint.guest.ip()).map(|ip| (ip, client.port()).into()),
     };
     if let (Ok(_), Some(alias)) = (judged.to, alias) {
         let made_room = endpoint.add_client(now, judged, (alias, client), full, context);

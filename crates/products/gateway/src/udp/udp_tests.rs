@@ -38,9 +38,10 @@ fn to_one_far_end() -> (World, UdpId, UdpSocket) {
 fn published(world: &mut World) -> (UdpId, SocketAddr) {
     let local = "10.0.2.15:5353".parse().unwrap();
     let service = world.guest.bind_udp(local, SocketBind::default()).unwrap();
-    let opened = "127.0.0.1:0:5353/udp".parse::<Publish>().unwrap().open().unwrap();
+    let what: Publish = "127.0.0.1:0:5353/udp".parse().unwrap();
+    let opened = what.open().unwrap();
     let there = opened[0].address().unwrap();
-    opened.into_iter().try_for_each(|one| world.relay.publish(world.now, one)).unwrap();
+    world.relay.publish(world.now, &what, opened).unwrap();
     (service, there)
 }
 

@@ -102,9 +102,10 @@ fn a_port_of_all_addresses_serves_a_guest_that_has_one_version_of_ip() {
     let world = known(allow_all, CONNECTIONS);
     let inner = world.inside.udp("10.0.2.15:53").unwrap();
     // Opened first, as a process does that gives up its rights.
-    let opened = "0:53/udp".parse::<Publish>().unwrap().open().unwrap();
+    let what: Publish = "0:53/udp".parse().unwrap();
+    let opened = what.open().unwrap();
     let port = opened[0].address().unwrap().port();
-    world.guest.serve(opened).unwrap();
+    world.guest.serve(&what, opened).unwrap();
     let client = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     client.send_to(b"question", ("127.0.0.1", port)).unwrap();
     inner.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -164,4 +165,42 @@ fn over_a_tap_the_guest_sees_the_clients_own_address() {
             served.write_all(plain.to_string().as_bytes()).unwrap();
         }
     });
+}
+
+#[test]
+fn a_port_is_published_and_closed_while_the_guest_runs_and_clients_stay() {
+    let world = known(allow_all, CONNECTIONS);
+    let listener = world.inside.listen("10.0.2.15:80").unwrap();
+    let _service = world.inside.udp("10.0.2.15:53").unwrap();
+    let [tcp, udp] = ["127.0.0.1:0:80", "127.0.0.1:0:53/udp"].map(|text| text.parse().unwrap());
+    let there = world.guest.publish(&tcp).unwrap()[0];
+    let datagrams = world.guest.publish(&udp).unwrap()[0];
+    assert_eq!(world.guest.published(), [tcp.clone(), udp.clone()]);
+    let mut client = std::net::TcpStream::connect(there).unwrap();
+    let (mut served, _) = listener.accept().unwrap();
+
+    assert!(world.guest.unpublish(&tcp) && world.guest.unpublish(&udp));
+    assert!(!world.guest.unpublish(&tcp), "it is not published any more");
+    assert!(world.guest.published().is_empty());
+    let refused = std::net::TcpStream::connect(there).expect_err("closed");
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    std::net::UdpSocket::bind(datagrams).expect("the port is free");
+    client.write_all(b"still here").unwrap();
+    served.read_exact(&mut [0; 10]).unwrap();
+    // The same ports again.
+    world.guest.publish(&udp).unwrap();
+    world.guest.publish(&tcp).unwrap();
+}
+
+#[test]
+fn of_several_sockets_all_are_published_or_none() {
+    let world = known(allow_all, CONNECTIONS);
+    let _service = world.inside.udp("10.0.2.15:54").unwrap();
+    world.guest.publish(&"127.0.0.1:0:54/udp".parse().unwrap()).unwrap();
+    // The second port of the guest has a socket.
+    let what: Publish = "127.0.0.1:30053-30054:53-54/udp".parse().unwrap();
+    let refused = world.guest.publish(&what).expect_err("taken");
+    assert_eq!(refused.kind(), ErrorKind::AddrInUse);
+    assert_eq!(world.guest.published().len(), 1);
+    std::net::UdpSocket::bind("127.0.0.1:30053").expect("the first port is free");
 }

@@ -299,7 +299,8 @@ impl Net {
             router: self.is_router(link),
             // RFC 4861 section 7.2.4: to a probe, to all nodes and without the solicited flag.
             solicited: !probe,
-            overrides: true,
+            // RFC 4861 section 7.2.8: "the Override flag set to zero" in place of another host.
+            overrides: ours,
             target,
             target_mac: Some(self.links.at(link).device.mac),
         };
