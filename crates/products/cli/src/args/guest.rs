@@ -10,20 +10,52 @@ use pagewire_gateway::limits::LOG_BYTES_LEAST;
 use pagewire_gateway::{Cidr, Name, Publish, Rule};
 
 use super::demo::size;
+use super::host::link_address;
 use super::view::{StatsFormat, ViewOptions};
 
 /// The network that a guest of the gateway sees, and the line by which it is reached.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Network options")]
 pub(crate) struct GuestOptions {
-    /// Our address in the guest's network, with the prefix length in bits: its router and its name
-    /// server; once for IPv4, once for IPv6 [default: 10.0.2.2/24 and fd00:2::2/64]
+    /// Our address in the guest's network, with the prefix length in bits: the first of IPv4 and of
+    /// IPv6 are its router and its name server; repeatable [default: 10.0.2.2/24 and fd00:2::2/64]
     #[arg(long, value_name = "CIDR")]
     pub(crate) addr: Vec<String>,
+
+    /// Where our resolver answers, in place of every --addr; once for IPv4, once for IPv6. It becomes an
+    /// address of ours
+    #[arg(long, value_name = "IP")]
+    pub(crate) dns_addr: Vec<IpAddr>,
 
     /// The guest's address in that network; once for IPv4, once for IPv6 [default: the 15th]
     #[arg(long, value_name = "IP")]
     pub(crate) guest: Vec<IpAddr>,
+
+    /// Give the guest the addresses, routes, router and MTU (unless --mtu says another) of this machine's
+    /// interface, whose name the tap gets, too (unless --tap says another). Has --proxy-arp with it
+    /// [default without a name: the interface of the default route, of each IP version]
+    #[arg(
+        long,
+        value_name = "IFACE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "",
+        conflicts_with_all = ["addr", "guest"]
+    )]
+    pub(crate) copy: Option<String>,
+
+    /// Answer for every address in the guest's networks but its own: there are other hosts, which it
+    /// reaches through us
+    #[arg(long)]
+    pub(crate) proxy_arp: bool,
+
+    /// Our link address [default: one that follows from the link]
+    #[arg(long, value_name = "MAC", value_parser = link_address)]
+    pub(crate) mac: Option<[u8; 6]>,
+
+    /// Link address of the tap's kernel side [default: the kernel's choice]
+    #[arg(long, value_name = "MAC", value_parser = link_address)]
+    pub(crate) tap_mac: Option<[u8; 6]>,
 
     /// Largest IP packet of the guest, in bytes: 1280 to 65521
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65521), value_name = "BYTES")]
@@ -31,9 +63,21 @@ pub(crate) struct GuestOptions {
 
     /// Publish a port of the guest on this machine, for clients of anywhere: [ADDRESS:]PORT[:GUESTPORT]
     /// with /udp behind it for datagrams, a range of ports, or a Unix socket as PATH:GUESTPORT;
-    /// repeatable. Clients keep their addresses where that is possible
+    /// repeatable. Clients keep their addresses where that is possible. auto: the ports on which the
+    /// guest's namespace listens, from then to then; all: those that are free here; ,~PORTS leaves ports out
     #[arg(long, value_name = "PORT")]
     pub(crate) publish: Vec<Publish>,
+
+    /// Have clients that come to a published port over this machine's loopback reach the loopback of the
+    /// guest's namespace, in place of the guest's address
+    #[arg(long)]
+    pub(crate) loopback: bool,
+
+    /// Have a port of the loopback of the guest's namespace lead to this machine's loopback: PORT[:PORT],
+    /// a range, or auto (the ports on which this machine listens), with ,~PORTS to leave out and /udp
+    /// behind it for datagrams; repeatable
+    #[arg(long, value_name = "PORT")]
+    pub(crate) forward: Vec<String>,
 
     /// Permit what the guest reaches, and from the first of these on nothing else: CIDR[:PORTS][/tcp|udp|icmp],
     /// or a name, perhaps with * as in *.debian.org:443, by our resolver's answers; repeatable. A name
@@ -43,8 +87,10 @@ pub(crate) struct GuestOptions {
     pub(crate) allow: Vec<Rule>,
 
     /// Forbid what the guest reaches, whatever is permitted; repeatable. Forbidden from the start are
-    /// loopback and link-local addresses, and cloud metadata services unless --allow names their address
-    #[arg(long, value_name = "RULE")]
+    /// loopback and link-local addresses, and cloud metadata services unless --allow names their address.
+    /// Behind a rule, =refuse, =unreachable (no route) or =drop (silence) say what the guest gets
+    /// [default: =prohibit]
+    #[arg(long, value_name = "RULE[=HOW]")]
     pub(crate) deny: Vec<Rule>,
 
     /// An IPv6 prefix behind which this network translates to IPv4, as in 2001:db8:64::/96: what the guest
@@ -57,9 +103,19 @@ pub(crate) struct GuestOptions {
     #[arg(long, conflicts_with_all = ["allow", "deny", "publish"])]
     pub(crate) offline: bool,
 
-    /// Have connections to this address go to 127.0.0.1 of this machine
+    /// Have connections to this address go to 127.0.0.1 of this machine, or to ::1; repeatable
     #[arg(long, value_name = "IP")]
-    pub(crate) host: Option<Ipv4Addr>,
+    pub(crate) host: Vec<IpAddr>,
+
+    /// Have connections to the first address go to the second; host: to this machine's own, that of the
+    /// interface of --copy or of the default route; repeatable
+    #[arg(long, value_name = "IP=IP|host", value_parser = mapped)]
+    pub(crate) map: Vec<(IpAddr, Mapped)>,
+
+    /// Source of what leaves this machine: an address, once for IPv4, once for IPv6, or an interface
+    /// with /4 or /6 behind it if it is for one of them only
+    #[arg(long, value_name = "IP|IFACE", value_parser = source)]
+    pub(crate) source: Vec<Source>,
 
     /// Whom to ask for names: host (those of /etc/resolv.conf), none, or addresses, in order of preference
     #[arg(long, value_name = "ADDR|host|none")]
@@ -68,6 +124,22 @@ pub(crate) struct GuestOptions {
     /// A name that we answer for, besides `gateway` (this end) and `host` (of --host); repeatable
     #[arg(long, value_name = "NAME=ADDR", value_parser = named)]
     pub(crate) name: Vec<(Name, IpAddr)>,
+
+    /// A domain in which the guest looks up short names; repeatable
+    #[arg(long, value_name = "DOMAIN")]
+    pub(crate) search: Vec<String>,
+
+    /// Give no address by DHCP
+    #[arg(long)]
+    pub(crate) no_dhcp: bool,
+
+    /// Give no address by DHCPv6
+    #[arg(long)]
+    pub(crate) no_dhcp6: bool,
+
+    /// Send no router advertisements
+    #[arg(long)]
+    pub(crate) no_ra: bool,
 
     /// Write a line of JSON for each verdict, each refused name and each connection (names, bytes, how
     /// it ended) to FILE
@@ -163,6 +235,60 @@ pub(crate) struct GatewayOptions {
     #[arg(long, value_name = "NAME")]
     pub(crate) tap: Option<String>,
 
+    /// User namespace to enter, a file: the one that owns --netns [default: asked of the kernel]
+    #[arg(long, value_name = "PATH", requires = "netns")]
+    pub(crate) userns: Option<PathBuf>,
+
+    /// Leave the addresses, the routes and the state of the devices in the namespace to others
+    #[arg(long)]
+    pub(crate) no_configure: bool,
+
+    /// Answer DHCP and send router advertisements also to a namespace that we configure
+    #[arg(long)]
+    pub(crate) advertise: bool,
+
+    /// Addresses of DHCP, in place of --guest
+    #[arg(long, value_name = "FIRST-LAST", value_parser = addresses)]
+    pub(crate) dhcp_range: Option<(Ipv4Addr, Ipv4Addr)>,
+
+    /// The link is this open descriptor, a connected socket, and the command ends with it
+    #[arg(long, value_name = "FD", conflicts_with = "socket")]
+    pub(crate) fd: Option<u32>,
+
+    /// End after the first guest of --socket
+    #[arg(long, requires = "socket")]
+    pub(crate) one_off: bool,
+
+    /// Stay when the file of --netns is removed, or the process has ended
+    #[arg(long)]
+    pub(crate) keep: bool,
+
+    /// Return when guests are served, with status 0, or with 1 and a message. What stays has nothing open
+    /// of the caller
+    #[arg(long)]
+    pub(crate) background: bool,
+
+    /// Write the number of the process that stays to FILE, when guests are served
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pid: Option<PathBuf>,
+
+    /// Unix socket for requests that publish ports, as slirp4netns has them: add_hostfwd, list_hostfwd,
+    /// remove_hostfwd. Whoever can open it can publish ports
+    #[arg(long, value_name = "PATH")]
+    pub(crate) api_socket: Option<PathBuf>,
+
+    /// Print failures only
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    /// Write messages to FILE, and not to standard error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log_file: Option<PathBuf>,
+
+    /// Longest --log-file: its older half goes when it would be longer. K, M and G are powers of 1024
+    #[arg(long, default_value = "1M", value_parser = log_size, value_name = "BYTES", requires = "log_file")]
+    pub(crate) log_file_size: u64,
+
     /// Write a line to this open descriptor, too, when guests are served, and close it
     #[arg(long, value_name = "FD")]
     pub(crate) ready_fd: Option<u32>,
@@ -194,11 +320,74 @@ fn named(text: &str) -> Result<(Name, IpAddr), String> {
     Ok((name, address))
 }
 
+/// Where a mapped address leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mapped {
+    /// To this machine's own address.
+    Host,
+    To(IpAddr),
+}
+
+fn mapped(text: &str) -> Result<(IpAddr, Mapped), String> {
+    let parts = text.split_once('=').ok_or("give two addresses, as in 192.0.2.1=127.0.0.1")?;
+    let address = |text: &str| text.parse().map_err(|_| format!("{text} is no IP address"));
+    let from: IpAddr = address(parts.0)?;
+    let to = match parts.1 {
+        "host" => Mapped::Host,
+        text => Mapped::To(address(text)?),
+    };
+    match to {
+        Mapped::To(to) if to.is_ipv4() != from.is_ipv4() => {
+            Err("both addresses are of one IP version".to_owned())
+        }
+        _ => Ok((from, to)),
+    }
+}
+
+/// What leaves this machine leaves from there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Address(IpAddr),
+    /// Of one IP version, or of both.
+    Interface {
+        name: String,
+        v4: bool,
+        v6: bool,
+    },
+}
+
+fn source(text: &str) -> Result<Source, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(Source::Address(address));
+    }
+    let (name, v4, v6) = match text.split_once('/') {
+        None => (text, true, true),
+        Some((name, "4")) => (name, true, false),
+        Some((name, "6")) => (name, false, true),
+        Some(_) => return Err("behind an interface's name there is /4 or /6".to_owned()),
+    };
+    match name.len() {
+        1..=15 => Ok(Source::Interface { name: name.to_owned(), v4, v6 }),
+        _ => Err("give an address, or the name of an interface".to_owned()),
+    }
+}
+
+fn addresses(text: &str) -> Result<(Ipv4Addr, Ipv4Addr), String> {
+    let parsed = text.split_once('-').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    let (first, last): (Ipv4Addr, Ipv4Addr) =
+        parsed.ok_or("give two addresses, as in 10.0.2.15-10.0.2.30")?;
+    if first > last { Err("a range ends before it begins".to_owned()) } else { Ok((first, last)) }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct RunOptions {
     /// Name of the program's network device, up to 15 bytes
     #[arg(long, default_value = "pw0", value_name = "NAME")]
     pub(crate) tap: String,
+
+    /// Have the program be root in its user namespace, as `unshare --map-root-user` does
+    #[arg(long)]
+    pub(crate) map_root_user: bool,
 
     /// The program, which is looked up in PATH, and its arguments; after `--`
     #[arg(last = true, required = true, value_name = "PROGRAM")]

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -221,25 +221,35 @@ fn rules(options: &GuestOptions, networks: &[GuestNetwork]) -> Result<Rules, Fai
     for prefix in &options.nat64 {
         rules = rules.nat64(*prefix);
     }
-    if let Some(address) = options.host {
+    for &address in &options.host {
         check_host(address, networks)?;
-        rules = rules.map(address.into(), Ipv4Addr::LOCALHOST.into());
+        rules = rules.map(address, loopback_as(address));
     }
     rules.checked().map_err(|e| Failure::Usage(format!("--allow, --deny and --nat64: {e}")))
 }
 
+/// This machine's loopback address of the same IP version.
+fn loopback_as(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    }
+}
+
 /// Whether what a guest sends to this address comes to us.
-fn check_host(address: Ipv4Addr, networks: &[GuestNetwork]) -> Result<(), Failure> {
+fn check_host(address: IpAddr, networks: &[GuestNetwork]) -> Result<(), Failure> {
     let failed = |why: &str| {
         let why = format!("{why}; give another, such as 192.0.2.1, and connect to that");
         Err(Failure::misused(format!("--host {address}"), why))
     };
-    let is_beside = |network: &GuestNetwork| {
-        network.ours.contains(address.into()) && network.ours.addr() != address
-    };
+    let is_beside =
+        |network: &GuestNetwork| network.ours.contains(address) && network.ours.addr() != address;
     match address {
         _ if address.is_loopback() => failed("this is the guest's own loopback"),
-        _ if address.is_unspecified() || address.is_multicast() || address.is_broadcast() => {
+        _ if address.is_unspecified()
+            || address.is_multicast()
+            || address == Ipv4Addr::BROADCAST =>
+        {
             failed("this is no address of one host")
         }
         _ if networks.iter().any(is_beside) => {
@@ -270,7 +280,7 @@ fn resolver(words: &[String]) -> Result<Resolver, Failure> {
 fn names(options: &GuestOptions, networks: &[GuestNetwork]) -> OwnNames {
     let mut names = OwnNames::default();
     let ours = networks.iter().map(|network| ("gateway", network.ours.addr()));
-    let host = options.host.map(|address| ("host", address.into()));
+    let host = options.host.iter().map(|&address| ("host", address));
     for (word, address) in ours.chain(host) {
         // These words are names.
         let _ = names.add_word(word, address);
