@@ -32,17 +32,18 @@ pub(crate) struct GuestOptions {
     pub(crate) guest: Vec<IpAddr>,
 
     /// Give the guest the addresses, routes, router and MTU (unless --mtu says another) of this machine's
-    /// interface, whose name the tap gets, too (unless --tap says another). Has --proxy-arp with it
-    /// [default without a name: the interface of the default route, of each IP version]
+    /// interface, whose name the tap gets, too (unless --tap says another). Has --proxy-arp with it. /4 or
+    /// /6 behind the name: for one IP version only; repeatable. An --addr takes the place of what is copied
+    /// for its IP version [default without a name: the interface of the default route, of each IP version]
     #[arg(
         long,
         value_name = "IFACE",
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "",
-        conflicts_with_all = ["addr", "guest"]
+        value_parser = interface
     )]
-    pub(crate) copy: Option<String>,
+    pub(crate) copy: Vec<Interface>,
 
     /// Answer for every address in the guest's networks but its own: there are other hosts, which it
     /// reaches through us
@@ -103,9 +104,10 @@ pub(crate) struct GuestOptions {
     #[arg(long, conflicts_with_all = ["allow", "deny", "publish"])]
     pub(crate) offline: bool,
 
-    /// Have connections to this address go to 127.0.0.1 of this machine, or to ::1; repeatable
-    #[arg(long, value_name = "IP")]
-    pub(crate) host: Vec<IpAddr>,
+    /// Have connections to this address go to 127.0.0.1 of this machine, or to ::1; router: to the guest's
+    /// router, or to its IPv4 or IPv6 one with /4 or /6 behind it; repeatable
+    #[arg(long, value_name = "IP|router", value_parser = host)]
+    pub(crate) host: Vec<HostAt>,
 
     /// Have connections to the first address go to the second; host: to this machine's own, that of the
     /// interface of --copy or of the default route; repeatable
@@ -136,6 +138,10 @@ pub(crate) struct GuestOptions {
     /// Give no address by DHCPv6
     #[arg(long)]
     pub(crate) no_dhcp6: bool,
+
+    /// Name no resolver by DHCP, DHCPv6 and router advertisements
+    #[arg(long)]
+    pub(crate) no_dhcp_dns: bool,
 
     /// Send no router advertisements
     #[arg(long)]
@@ -348,27 +354,63 @@ fn mapped(text: &str) -> Result<(IpAddr, Mapped), String> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Address(IpAddr),
-    /// Of one IP version, or of both.
-    Interface {
-        name: String,
+    Interface(Interface),
+}
+
+fn source(text: &str) -> Result<Source, String> {
+    match text.parse() {
+        Ok(address) => Ok(Source::Address(address)),
+        Err(_) if text.is_empty() => Err("give an address, or the name of an interface".to_owned()),
+        Err(_) => interface(text).map(Source::Interface),
+    }
+}
+
+/// A network interface of this machine, for some of the IP versions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Interface {
+    /// Without a name: the one of the default route.
+    pub(crate) name: Option<String>,
+    pub(crate) v4: bool,
+    pub(crate) v6: bool,
+}
+
+fn interface(text: &str) -> Result<Interface, String> {
+    let (name, v4, v6) = versions(text)?;
+    if name.len() > 15 || name.contains(char::is_whitespace) {
+        return Err("the name of an interface has at most 15 bytes".to_owned());
+    }
+    let name = Some(name.to_owned()).filter(|name| !name.is_empty());
+    Ok(Interface { name, v4, v6 })
+}
+
+/// What leads to this machine's loopback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HostAt {
+    Address(IpAddr),
+    /// The guest's router, of one IP version or of both.
+    Router {
         v4: bool,
         v6: bool,
     },
 }
 
-fn source(text: &str) -> Result<Source, String> {
+fn host(text: &str) -> Result<HostAt, String> {
     if let Ok(address) = text.parse() {
-        return Ok(Source::Address(address));
+        return Ok(HostAt::Address(address));
     }
-    let (name, v4, v6) = match text.split_once('/') {
-        None => (text, true, true),
-        Some((name, "4")) => (name, true, false),
-        Some((name, "6")) => (name, false, true),
-        Some(_) => return Err("behind an interface's name there is /4 or /6".to_owned()),
-    };
-    match name.len() {
-        1..=15 => Ok(Source::Interface { name: name.to_owned(), v4, v6 }),
-        _ => Err("give an address, or the name of an interface".to_owned()),
+    match versions(text)? {
+        ("router", v4, v6) => Ok(HostAt::Router { v4, v6 }),
+        _ => Err("give an IP address, or `router`".to_owned()),
+    }
+}
+
+/// A word, and whether it is for IPv4 and for IPv6: `/4` or `/6` behind it say of which.
+fn versions(text: &str) -> Result<(&str, bool, bool), String> {
+    match text.split_once('/') {
+        None => Ok((text, true, true)),
+        Some((word, "4")) => Ok((word, true, false)),
+        Some((word, "6")) => Ok((word, false, true)),
+        Some(_) => Err("behind the slash there is 4 or 6, for the IP version".to_owned()),
     }
 }
 

@@ -22,7 +22,7 @@ use pagewire_gateway::{
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::args::guest::GuestOptions;
+use crate::args::guest::{GuestOptions, HostAt};
 use crate::failure::{Failure, reason};
 use crate::net::user;
 use crate::net::{self, LineWrappers};
@@ -221,11 +221,24 @@ fn rules(options: &GuestOptions, networks: &[GuestNetwork]) -> Result<Rules, Fai
     for prefix in &options.nat64 {
         rules = rules.nat64(*prefix);
     }
-    for &address in &options.host {
+    for address in hosts(options, networks) {
         check_host(address, networks)?;
         rules = rules.map(address, loopback_as(address));
     }
     rules.checked().map_err(|e| Failure::Usage(format!("--allow, --deny and --nat64: {e}")))
+}
+
+/// The addresses of --host.
+fn hosts(options: &GuestOptions, networks: &[GuestNetwork]) -> Vec<IpAddr> {
+    let routers = |v4: bool, v6: bool| {
+        let ours = networks.iter().map(|network| network.ours.addr());
+        ours.filter(move |ours| if ours.is_ipv4() { v4 } else { v6 })
+    };
+    let addresses = |at: &HostAt| match *at {
+        HostAt::Address(address) => vec![address],
+        HostAt::Router { v4, v6 } => routers(v4, v6).collect(),
+    };
+    options.host.iter().flat_map(addresses).collect()
 }
 
 /// This machine's loopback address of the same IP version.
@@ -280,7 +293,7 @@ fn resolver(words: &[String]) -> Result<Resolver, Failure> {
 fn names(options: &GuestOptions, networks: &[GuestNetwork]) -> OwnNames {
     let mut names = OwnNames::default();
     let ours = networks.iter().map(|network| ("gateway", network.ours.addr()));
-    let host = options.host.iter().map(|&address| ("host", address));
+    let host = hosts(options, networks).into_iter().map(|address| ("host", address));
     for (word, address) in ours.chain(host) {
         // These words are names.
         let _ = names.add_word(word, address);
