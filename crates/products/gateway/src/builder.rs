@@ -116,9 +116,14 @@ impl GuestConfig {
     ///
     /// # Errors
     /// The text is no address with a prefix length.
-    pub fn network(mut self, cidr: impl AsRef<str>) -> Result<Self, CidrError> {
-        self.networks.push(cidr.as_ref().parse()?);
-        Ok(self)
+    pub fn network(self, cidr: impl AsRef<str>) -> Result<Self, CidrError> {
+        Ok(self.network_of(cidr.as_ref().parse()?))
+    }
+
+    /// As [`network`](Self::network), of an address that is no text any more.
+    pub fn network_of(mut self, ours: Cidr) -> Self {
+        self.networks.push(ours);
+        self
     }
 
     /// A further address of the gateway on the guest's link, within a network of the guest or outside of all: it answers

@@ -39,6 +39,7 @@ mod request;
 pub mod sandbox;
 mod source;
 mod sys;
+mod template;
 mod udp;
 #[cfg(test)]
 #[path = "world_tests.rs"]
@@ -65,3 +66,4 @@ pub use request::{
     Ask, Direction, GuestId, How, Journal, Judge, Name, NameError, Protocol, Record, Verdict,
 };
 pub use source::Source;
+pub use template::Template;

@@ -320,6 +320,9 @@ pub const DNS_OWN_TTL: Duration = Duration::from_secs(5);
 /// Resolvers that are asked, and advertised to guests; the C library takes three.
 pub const RESOLVERS: usize = 8;
 
+/// Domains of a guest's search list: each takes up to 255 bytes of an advertisement, which has 1,280.
+pub const SEARCH_DOMAINS: usize = 4;
+
 /// Longest resolver configuration that is read, in bytes.
 pub const RESOLV_CONF_BYTES: u64 = 64 << 10;
 
@@ -383,6 +386,17 @@ pub(crate) const LOG_MOVE: usize = 64 << 10;
 
 /// Time that writing the end of the log may take when it is closed.
 pub const LOG_END_TIME: Duration = Duration::from_secs(1);
+
+// Templates of interfaces.
+
+/// Bytes that are read at once of the kernel's answers over netlink, which sends at most so many.
+pub(crate) const NETLINK_ANSWER: usize = 64 << 10;
+
+/// Addresses of an interface that a guest gets: a link of a host has 16.
+pub const TEMPLATE_ADDRESSES: usize = 8;
+
+/// Routes of an interface that a guest gets.
+pub const TEMPLATE_ROUTES: usize = 64;
 
 // Helper processes.
 

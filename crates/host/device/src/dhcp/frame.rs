@@ -21,9 +21,10 @@ const HEADERS: usize = 14 + 20 + 8;
 /// RFC 1542 section 2.1: "The minimum length of a BOOTP message is 300 octets".
 const SHORTEST_MESSAGE: usize = 300;
 
-/// Options 15 and 26 of RFC 2132.
+/// Options 15 and 26 of RFC 2132, and that of RFC 3397.
 const DOMAIN_NAME: u8 = 15;
 const INTERFACE_MTU: u8 = 26;
+const DOMAIN_SEARCH: u8 = 119;
 
 /// Whether a frame is UDP for a DHCP server here. Reads a few header bytes of every frame.
 #[inline]
@@ -120,6 +121,23 @@ fn destination(
     (to, if to.is_broadcast() { EthernetAddress::BROADCAST.0 } else { request.client })
 }
 
+/// Domains as DNS encodes them (RFC 3397 section 2, RFC 1035 section 3.1), as many as one option holds.
+fn search_list(domains: &[String]) -> Vec<u8> {
+    let mut list = Vec::new();
+    for domain in domains {
+        // Each label has its length in front of it, and the root's ends the name.
+        if list.len() + domain.len() + 2 > usize::from(u8::MAX) {
+            break;
+        }
+        for label in domain.split('.') {
+            list.push(label.len() as u8);
+            list.extend_from_slice(label.as_bytes());
+        }
+        list.push(0);
+    }
+    list
+}
+
 fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Option<PacketBuf> {
     let (config, request) = (server.config(), &message.request);
     let (kind, given) = match answer {
@@ -132,8 +150,10 @@ fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Op
     let configures = answer != Answer::Nak;
     let mtu = server.mtu.to_be_bytes();
     let mut options = vec![DhcpOption { kind: INTERFACE_MTU, data: &mtu }];
-    if let Some(domain) = &config.domain {
+    let list = search_list(&config.search);
+    if let Some(domain) = config.search.first() {
         options.push(DhcpOption { kind: DOMAIN_NAME, data: domain.as_bytes() });
+        options.push(DhcpOption { kind: DOMAIN_SEARCH, data: &list });
     }
     let dns = (configures && !config.dns.is_empty()).then(|| config.dns.iter().copied().collect());
     let repr = DhcpRepr {

@@ -37,8 +37,9 @@ pub struct DhcpConfig {
     pub router: Option<Ipv4Addr>,
     /// The clients' resolvers, at most three.
     pub dns: Vec<Ipv4Addr>,
-    /// The domain in which clients look for short names; ASCII.
-    pub domain: Option<String>,
+    /// The domains in which clients look for short names, ASCII; the first is the clients' own. Those that
+    /// would make the option longer than 255 bytes are left out.
+    pub search: Vec<String>,
     /// How long a client may use an address unless it asks again; whole seconds, at least one.
     pub lease: Duration,
 }
@@ -66,7 +67,7 @@ impl DhcpConfig {
             last: last.into(),
             router: None,
             dns: Vec::new(),
-            domain: None,
+            search: Vec::new(),
             lease: DHCP_LEASE,
         }
         .checked()
@@ -109,8 +110,12 @@ impl DhcpConfig {
             return wrong(&format!("at most {DHCP_MAX_RESOLVERS} resolvers can be sent"));
         }
         let long = |domain: &String| domain.is_empty() || domain.len() > 253 || !domain.is_ascii();
-        if self.domain.as_ref().is_some_and(long) {
-            return wrong("the domain has 1 to 253 ASCII characters");
+        if self.search.iter().any(long) {
+            return wrong("a domain has 1 to 253 ASCII characters");
+        }
+        let label = |label: &str| !(1..=63).contains(&label.len());
+        if self.search.iter().any(|domain| domain.split('.').any(label)) {
+            return wrong("the labels of a domain have 1 to 63 characters");
         }
         Ok(self)
     }

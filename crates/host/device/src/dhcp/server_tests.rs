@@ -216,7 +216,7 @@ fn settings_that_cannot_work_are_refused() {
     }
     let many = DhcpConfig { dns: vec![SERVER; 4], ..wide.clone() }.checked();
     assert!(matches!(many, Err(DeviceError::Config(_))), "{many:?}");
-    let domain = DhcpConfig { domain: Some(String::new()), ..wide.clone() }.checked();
+    let domain = DhcpConfig { search: vec![String::new()], ..wide.clone() }.checked();
     assert!(matches!(domain, Err(DeviceError::Config(_))), "{domain:?}");
     let long = wide.range(host(2), Ipv4Addr::new(10, 0, 1, 2));
     assert!(matches!(long, Err(DeviceError::Config(_))), "{long:?}");

@@ -224,12 +224,15 @@ given! {
 }
 
 #[test]
-fn resolvers_and_a_domain_are_sent_to_those_who_are_configured() {
+fn resolvers_and_domains_are_sent_to_those_who_are_configured() {
     let (server, client) = Pair::new().expect("a pair");
-    let (dns, domain) = (vec![SERVER, Ipv4Addr::new(10, 0, 0, 9)], Some("internal".to_owned()));
+    let dns = vec![SERVER, Ipv4Addr::new(10, 0, 0, 9)];
+    // The last one does not fit any more.
+    let long = [["x"; 60].concat(), ["y"; 60].concat(), ["z"; 60].concat()].join(".");
+    let search = vec!["internal".to_owned(), "a.test".to_owned(), long.clone(), long];
     let config = DhcpConfig::network(SERVER, 24).expect("settings");
     let server =
-        Dhcp::new(server, DhcpConfig { dns: dns.clone(), domain, ..config }).expect("sound");
+        Dhcp::new(server, DhcpConfig { dns: dns.clone(), search, ..config }).expect("sound");
     let mut link = Link { server, client, ledger: CopyLedger::new() };
     let message = link.ask(&asks(&discover())).message;
     let packet = DhcpPacket::new_checked(&message[..]).expect("a message");
@@ -237,6 +240,9 @@ fn resolvers_and_a_domain_are_sent_to_those_who_are_configured() {
     assert_eq!(repr.dns_servers.expect("resolvers").as_slice(), dns);
     let name = packet.options().find(|option| option.kind == 15).expect("a domain");
     assert_eq!(name.data, b"internal");
+    let list = packet.options().find(|option| option.kind == 119).expect("a search list").data;
+    assert!(list.starts_with(b"\x08internal\0\x01a\x04test\0\x3cxxx"));
+    assert_eq!(list.len(), 10 + 8 + 3 * 61 + 1);
 
     let wrong = Some(Ipv4Addr::new(192, 168, 7, 7));
     let repr = DhcpRepr { message_type: Kind::Request, requested_ip: wrong, ..discover() };

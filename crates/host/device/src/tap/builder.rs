@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -34,7 +34,10 @@ pub struct TapBuilder {
     name: Option<String>,
     settings: LinkSettings,
     host_addresses: Vec<String>,
-    host_gateways: Vec<IpAddr>,
+    /// Networks, and the routers that lead there.
+    host_routes: Vec<((IpAddr, u8), Option<IpAddr>)>,
+    host_mac: Option<[u8; 6]>,
+    left_alone: bool,
     no_uso: bool,
 }
 
@@ -65,6 +68,10 @@ pagewire_mem::setters! {
     mtu(mtu: usize): settings.mtu = Some(mtu);
     /// The stack's link address, a unicast one. By default it is derived from the kernel side's.
     mac(mac: [u8; 6]): settings.mac = Some(mac);
+    /// The kernel side's link address, a unicast one; by default the kernel chooses one.
+    host_mac(mac: [u8; 6]): host_mac = Some(mac);
+    /// Whether the device's state, MTU and addresses are left to others, who may set them later.
+    left_alone(on: bool): left_alone = on;
     /// Memory to receive into, in bytes per queue; by default four thirds of what a host pins by
     /// default, touched only as far as used.
     pool_bytes(bytes: usize): settings.pool_bytes = Some(bytes);
@@ -88,9 +95,19 @@ impl TapBuilder {
         addresses.into_iter().fold(self, Self::host_address)
     }
 
-    /// A router for the kernel's side, in a network of its addresses; repeatable.
-    pub fn host_gateway(mut self, router: IpAddr) -> Self {
-        self.host_gateways.push(router);
+    /// A router for the kernel's side, whether in a network of its addresses or not; repeatable.
+    pub fn host_gateway(self, router: IpAddr) -> Self {
+        let all = match router {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        self.host_route((all, 0), Some(router))
+    }
+
+    /// A network that the kernel's side reaches by a router, or on the link: its address and the length of its
+    /// prefix; repeatable.
+    pub fn host_route(mut self, network: (IpAddr, u8), router: Option<IpAddr>) -> Self {
+        self.host_routes.push((network, router));
         self
     }
 
@@ -183,6 +200,16 @@ impl TapBuilder {
             sys::own(first.as_fd()).map_err(|e| system(format!("set up tap {name}"), e))?;
         }
         let refused = |what: String| move |e: io::Error| system(format!("{what}{}", needs(&e)), e);
+        if let Some(mac) = self.host_mac {
+            let set = netlink.set_mac(found.index, mac);
+            set.map_err(refused(format!("set the link address of tap {name}")))?;
+        }
+        let kernel_mac = self.host_mac.unwrap_or(found.mac);
+        let mtu = self.settings.mtu.unwrap_or(found.mtu);
+        let parts = |name| TapParts { queues: fds, name, kernel_mac, mtu };
+        if self.left_alone {
+            return Ok(parts(name));
+        }
         if let Some(mtu) = self.settings.mtu.filter(|&mtu| mtu != found.mtu) {
             let set = netlink.set_mtu(found.index, mtu);
             set.map_err(refused(format!("set the MTU of tap {name} to {mtu}")))?;
@@ -197,12 +224,17 @@ impl TapBuilder {
         for &(address, prefix) in &settings.addresses {
             add_address(&netlink, found.index, &name, address, prefix)?;
         }
-        for &router in &self.host_gateways {
-            let added = netlink.add_default_route(found.index, router);
-            added.map_err(refused(format!("make {router} the router behind tap {name}")))?;
+        for &(network, router) in &self.host_routes {
+            let added = netlink.add_route(found.index, network, router);
+            let (network, prefix) = network;
+            added.map_err(refused(match router {
+                Some(router) if prefix == 0 => {
+                    format!("make {router} the router behind tap {name}")
+                }
+                _ => format!("make a route to {network}/{prefix} by tap {name}"),
+            }))?;
         }
-        let mtu = self.settings.mtu.unwrap_or(found.mtu);
-        Ok(TapParts { queues: fds, name, kernel_mac: found.mac, mtu })
+        Ok(parts(name))
     }
 
     /// The driver of a queue and its spare ones.

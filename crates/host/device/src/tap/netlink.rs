@@ -46,6 +46,8 @@ const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RT_TABLE_MAIN: u8 = 254;
 const RTPROT_STATIC: u8 = 4;
+const RT_SCOPE_LINK: u8 = 253;
+const RTNH_F_ONLINK: u32 = 4;
 const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
 
@@ -137,18 +139,43 @@ impl Netlink {
         }
     }
 
-    /// Makes `router` the way to all other networks; it may be that already.
-    pub(super) fn add_default_route(&self, index: u32, router: IpAddr) -> io::Result<()> {
-        let (family, octets) = match router {
-            IpAddr::V4(v4) => (AddressFamily::INET, v4.octets().to_vec()),
-            IpAddr::V6(v6) => (AddressFamily::INET6, v6.octets().to_vec()),
+    /// Sets the device's link address.
+    pub(super) fn set_mac(&self, index: u32, mac: [u8; 6]) -> io::Result<()> {
+        let mut message = Message::new(RTM_NEWLINK, NLM_F_ACK, &link_body(index, 0));
+        message.attribute(IFLA_ADDRESS, &mac);
+        self.ask(message).map(drop)
+    }
+
+    /// Makes `router` the way to a network; it may be that already. The router may be outside of the device's own
+    /// networks. Without a router the network is on the link.
+    pub(super) fn add_route(
+        &self,
+        index: u32,
+        (network, prefix): (IpAddr, u8),
+        router: Option<IpAddr>,
+    ) -> io::Result<()> {
+        let octets = |address: IpAddr| match address {
+            IpAddr::V4(v4) => v4.octets().to_vec(),
+            IpAddr::V6(v6) => v6.octets().to_vec(),
         };
+        let family = match network {
+            IpAddr::V4(_) => AddressFamily::INET,
+            IpAddr::V6(_) => AddressFamily::INET6,
+        };
+        let scope = if router.is_none() && network.is_ipv4() { RT_SCOPE_LINK } else { 0 };
+        let on_link = if router.is_some() { RTNH_F_ONLINK } else { 0 };
         // Family, bits of destination and source, service, table, origin, scope, kind, flags.
         let family = family.as_raw() as u8;
-        let body = [family, 0, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, 0, RTN_UNICAST, 0, 0, 0, 0];
+        let mut body = vec![family, prefix, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, scope, RTN_UNICAST];
+        body.extend(on_link.to_ne_bytes());
         let flags = NLM_F_ACK | NLM_F_CREATE_EXCL;
         let mut message = Message::new(RTM_NEWROUTE, flags, &body);
-        message.attribute(RTA_GATEWAY, &octets);
+        if prefix > 0 {
+            message.attribute(RTA_DST, &octets(network));
+        }
+        if let Some(router) = router {
+            message.attribute(RTA_GATEWAY, &octets(router));
+        }
         message.attribute(RTA_OIF, &index.to_ne_bytes());
         match self.ask(message) {
             Err(e) if e.raw_os_error() == Some(Errno::EXIST.raw_os_error()) => Ok(()),

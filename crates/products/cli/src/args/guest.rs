@@ -1,13 +1,14 @@
 //! Options of the gateway: who is behind it, by which line, and what may pass.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use pagewire::device::FaultConfig;
 use pagewire_gateway::limits::LOG_BYTES_LEAST;
-use pagewire_gateway::{Cidr, Name, Publish, Rule};
+use pagewire_gateway::{Cidr, Name, Publish, Rule, RuleError, Verdict};
 
 use super::demo::size;
 use super::host::link_address;
@@ -58,9 +59,9 @@ pub(crate) struct GuestOptions {
     #[arg(long, value_name = "MAC", value_parser = link_address)]
     pub(crate) tap_mac: Option<[u8; 6]>,
 
-    /// Largest IP packet of the guest, in bytes: 1280 to 65521
-    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65521), value_name = "BYTES")]
-    pub(crate) mtu: u32,
+    /// Largest IP packet of the guest, in bytes: 1280 to 65521 [default: 1500, or that of --copy]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1280..=65521), value_name = "BYTES")]
+    pub(crate) mtu: Option<u32>,
 
     /// Publish a port of the guest on this machine, for clients of anywhere: [ADDRESS:]PORT[:GUESTPORT]
     /// with /udp behind it for datagrams, a range of ports, or a Unix socket as PATH:GUESTPORT;
@@ -91,8 +92,8 @@ pub(crate) struct GuestOptions {
     /// loopback and link-local addresses, and cloud metadata services unless --allow names their address.
     /// Behind a rule, =refuse, =unreachable (no route) or =drop (silence) say what the guest gets
     /// [default: =prohibit]
-    #[arg(long, value_name = "RULE[=HOW]")]
-    pub(crate) deny: Vec<Rule>,
+    #[arg(long, value_name = "RULE[=HOW]", value_parser = denial)]
+    pub(crate) deny: Vec<(Rule, Verdict)>,
 
     /// An IPv6 prefix behind which this network translates to IPv4, as in 2001:db8:64::/96: what the guest
     /// reaches there is judged as the IPv4 address, too; repeatable. 64:ff9b::/96 and 6to4 are known
@@ -319,6 +320,21 @@ Examples:
   pagewire gateway --link datagram --socket /tmp/pw.sock
       for vfkit and libkrun";
 
+/// A rule, and what a guest gets that it denies.
+fn denial(text: &str) -> Result<(Rule, Verdict), String> {
+    let (rule, answer) = match text.rsplit_once('=') {
+        None => (text, Verdict::Prohibit),
+        Some((rule, "prohibit")) => (rule, Verdict::Prohibit),
+        Some((rule, "refuse")) => (rule, Verdict::Refuse),
+        Some((rule, "unreachable")) => (rule, Verdict::Unreachable),
+        Some((rule, "drop")) => (rule, Verdict::Drop),
+        Some((_, other)) => {
+            return Err(format!("'{other}': write prohibit, refuse, unreachable or drop"));
+        }
+    };
+    Ok((rule.parse().map_err(|error: RuleError| error.to_string())?, answer))
+}
+
 fn named(text: &str) -> Result<(Name, IpAddr), String> {
     let parts = text.split_once('=').ok_or("give a name and its address, as in db=10.1.2.3")?;
     let name = parts.0.parse().map_err(|e| format!("{e}"))?;
@@ -355,6 +371,17 @@ fn mapped(text: &str) -> Result<(IpAddr, Mapped), String> {
 pub(crate) enum Source {
     Address(IpAddr),
     Interface(Interface),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Interface(interface) => {
+                f.write_str(interface.name.as_deref().unwrap_or_default())
+            }
+        }
+    }
 }
 
 fn source(text: &str) -> Result<Source, String> {

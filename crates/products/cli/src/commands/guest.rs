@@ -28,151 +28,39 @@ use crate::net::user;
 use crate::net::{self, LineWrappers};
 use crate::view;
 
-/// Our addresses if none are given.
-const ADDRESSES: [&str; 2] = ["10.0.2.2/24", "fd00:2::2/64"];
-
-/// Number of the guest's address in its network, as QEMU's built-in network has it.
-const GUEST: u32 = 15;
-
-/// A network of a guest: our address in it, and the guest's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GuestNetwork {
-    pub(crate) ours: Cidr,
-    pub(crate) guest: IpAddr,
-}
-
-impl GuestNetwork {
-    /// A device whose guest gets its address in this network: the same at each time.
-    fn advertise_on(self, device: Box<dyn Device>) -> Result<Box<dyn Device>, Failure> {
-        match (self.ours.addr(), self.guest) {
-            (IpAddr::V4(ours), IpAddr::V4(guest)) => {
-                let mut config =
-                    DhcpConfig::network(ours, self.ours.prefix())?.range(guest, guest)?;
-                (config.router, config.dns) = (Some(ours), vec![ours]);
-                Ok(Box::new(Dhcp::new(device, config)?))
-            }
-            (IpAddr::V6(ours), IpAddr::V6(guest)) => {
-                let mut config = AutoconfConfig::new(self.ours);
-                (config.guest, config.dns) = (Some(guest), vec![ours]);
-                Ok(Box::new(Autoconf::new(device, config)?))
-            }
-            _ => Ok(device),
-        }
-    }
-}
-
-/// The networks of the options: at most one of each version.
-pub(crate) fn networks(options: &GuestOptions) -> Result<Vec<GuestNetwork>, Failure> {
-    let given: Vec<String> = if options.addr.is_empty() {
-        ADDRESSES.iter().map(|&text| text.to_owned()).collect()
-    } else {
-        options.addr.clone()
-    };
-    let ours = net::networks("--addr", &given)?;
-    if [true, false].iter().any(|&v4| ours.iter().filter(|n| n.addr().is_ipv4() == v4).count() > 1)
-    {
-        let text = "--addr is given twice for one IP version; a guest has one network of each";
-        return Err(Failure::Usage(text.into()));
-    }
-    let mut left = options.guest.clone();
-    let mut all = Vec::new();
-    for ours in ours {
-        let of_it = left.iter().position(|guest| guest.is_ipv4() == ours.addr().is_ipv4());
-        let guest = match of_it.map(|at| left.remove(at)) {
-            Some(guest) => check(ours, guest)?,
-            None => guest_of(ours).ok_or_else(|| {
-                Failure::misused(format!("--addr {ours}"), "there is no address left for a guest")
-            })?,
-        };
-        all.push(GuestNetwork { ours, guest });
-    }
-    match left.first() {
-        None => Ok(all),
-        Some(guest) => {
-            let why = "there is no network for it: give our address in it with --addr";
-            Err(Failure::misused(format!("--guest {guest}"), why))
-        }
-    }
-}
-
-/// A guest's address as given.
-fn check(ours: Cidr, guest: IpAddr) -> Result<IpAddr, Failure> {
-    let failed = |why: &str| Err(Failure::misused(format!("--guest {guest}"), why));
-    match guest {
-        _ if guest == ours.addr() => failed("this is our own address; give another"),
-        _ if !ours.contains(guest) => failed("it is not in the network of --addr"),
-        _ if !is_host(ours, guest) => failed("it is the network's own or its broadcast address"),
-        _ => Ok(guest),
-    }
-}
-
-/// A guest's address if none is given: the 15th of the network, or the first that is free.
-fn guest_of(ours: Cidr) -> Option<IpAddr> {
-    let fits =
-        |guest: &IpAddr| *guest != ours.addr() && ours.contains(*guest) && is_host(ours, *guest);
-    [GUEST].into_iter().chain(0..GUEST).map(|n| net::nth(&ours, n)).find(fits)
-}
-
-/// Whether this is neither the network's first address nor, with IPv4, its last.
-fn is_host(network: Cidr, address: IpAddr) -> bool {
-    // RFC 3021, RFC 6164: a network of two addresses has neither.
-    let has_edges = network.prefix() < if address.is_ipv4() { 31 } else { 127 };
-    let edges = [Some(network.network()), network.broadcast().map(IpAddr::V4)];
-    !has_edges || !edges.contains(&Some(address))
-}
-
-/// The network settings for the kernel inside of a namespace.
-pub(crate) fn inside(
-    options: &GuestOptions,
-    tap: &str,
-    networks: &[GuestNetwork],
-) -> InsideNetwork {
-    let routers: Vec<IpAddr> = networks.iter().map(|network| network.ours.addr()).collect();
-    InsideNetwork {
-        tap: tap.to_owned(),
-        mtu: options.mtu as usize,
-        addresses: networks.iter().map(|n| format!("{}/{}", n.guest, n.ours.prefix())).collect(),
-        resolvers: routers.clone(),
-        routers,
-    }
-}
-
 /// The parts of a gateway that are opened before the sandbox, while this process still may.
 pub(crate) struct OpenGateway {
     builder: Builder,
     config: GuestConfig,
-    published: Vec<OpenPort>,
+    published: Vec<(Publish, Vec<OpenPort>)>,
     log: Option<(File, u64)>,
     line: LineWrappers,
     /// How long a frame may be on the line, faults included.
     line_delay: Duration,
-    /// The addresses that the guest gets by DHCP and advertisements, if it does not have them.
-    advertised: Vec<GuestNetwork>,
+    network: GuestNetwork,
+    /// What the guest learns by DHCP and advertisements, if it does not have its addresses.
+    advertised: Option<Advertised>,
 }
 
 /// Makes of the options what needs rights, or can be wrong.
-/// With `advertises`, the guest gets its addresses by DHCP and router advertisements.
 pub(crate) fn open(
     options: &GuestOptions,
-    networks: &[GuestNetwork],
-    advertises: bool,
+    network: GuestNetwork,
+    advertised: Option<Advertised>,
 ) -> Result<OpenGateway, Failure> {
-    let mut config = GuestConfig::new();
-    for GuestNetwork { ours, guest } in networks {
-        let text = ours.to_string();
-        config = config.network(&text).map_err(|e| Failure::misused(text, e))?.guest(*guest);
-    }
+    let config = network.config();
     let mut published = Vec::new();
     for what in &options.publish {
         let opened = what.open();
         let failed = |e| Failure::because(format!("--publish {what}"), publish_reason(&e));
-        published.extend(opened.map_err(failed)?);
+        published.push((what.clone(), opened.map_err(failed)?));
     }
     let fault = fault(options)?;
     let builder = Gateway::builder()
-        .rules(rules(options, networks)?)
+        .rules(rules(options, &network)?)
         .resolver(resolver(&options.dns)?)
-        .names(names(options, networks));
+        .source(source(&options.source)?)
+        .names(names(options, &network));
     Ok(OpenGateway {
         builder,
         config,
@@ -180,7 +68,8 @@ pub(crate) fn open(
         log: options.log.as_deref().map(|path| log(path, options.log_size)).transpose()?,
         line_delay: fault.map_or(Duration::ZERO, |fault| fault.delay + fault.jitter),
         line: LineWrappers::open(fault, options.pcap.as_deref())?,
-        advertised: if advertises { networks.to_vec() } else { Vec::new() },
+        network,
+        advertised,
     })
 }
 
@@ -190,8 +79,8 @@ impl OpenGateway {
         let failed = |e: &dyn std::fmt::Display| Failure::because("starting the gateway", e);
         let line = self.line.watch();
         let mut device = self.line.around(device)?;
-        for network in self.advertised {
-            device = network.advertise_on(device)?;
+        if let Some(what) = self.advertised {
+            device = self.network.advertise_on(device, what)?;
         }
         let mut builder = self.builder;
         if let Some((file, most)) = self.log {
@@ -199,7 +88,10 @@ impl OpenGateway {
         }
         let gateway = builder.start();
         let guest = gateway.add_boxed(device, self.config).map_err(|e| failed(&e))?;
-        guest.serve(self.published).map_err(|e| Failure::because("--publish", reason(&e)))?;
+        for (what, opened) in self.published {
+            let served = guest.serve(&what, opened);
+            served.map_err(|e| Failure::because(format!("--publish {what}"), reason(&e)))?;
+        }
         Ok(Served { guest, line, line_delay: self.line_delay, _gateway: gateway })
     }
 }
@@ -210,66 +102,44 @@ fn log(path: &Path, most: u64) -> Result<(File, u64), Failure> {
     Log::open(path, most).map_err(failed)
 }
 
-fn rules(options: &GuestOptions, networks: &[GuestNetwork]) -> Result<Rules, Failure> {
+fn rules(options: &GuestOptions, network: &GuestNetwork) -> Result<Rules, Failure> {
     let mut rules = if options.offline { Rules::offline() } else { Rules::default() };
     for rule in &options.allow {
         rules = rules.allow(rule.clone());
     }
-    for rule in &options.deny {
-        rules = rules.deny(rule.clone());
+    for (rule, answer) in &options.deny {
+        rules = rules.deny_with(rule.clone(), *answer);
     }
     for prefix in &options.nat64 {
         rules = rules.nat64(*prefix);
     }
-    for address in hosts(options, networks) {
-        check_host(address, networks)?;
-        rules = rules.map(address, loopback_as(address));
+    for (address, to) in network.mappings(options) {
+        rules = rules.map(address, to);
     }
     rules.checked().map_err(|e| Failure::Usage(format!("--allow, --deny and --nat64: {e}")))
 }
 
-/// The addresses of --host.
-fn hosts(options: &GuestOptions, networks: &[GuestNetwork]) -> Vec<IpAddr> {
-    let routers = |v4: bool, v6: bool| {
-        let ours = networks.iter().map(|network| network.ours.addr());
-        ours.filter(move |ours| if ours.is_ipv4() { v4 } else { v6 })
+/// The sources of `--source`.
+fn source(all: &[args::Source]) -> Result<Source, Failure> {
+    let mut source = Source::default();
+    let twice = |option: &dyn std::fmt::Display| {
+        Failure::misused(format!("--source {option}"), "there is another for this version of IP")
     };
-    let addresses = |at: &HostAt| match *at {
-        HostAt::Address(address) => vec![address],
-        HostAt::Router { v4, v6 } => routers(v4, v6).collect(),
-    };
-    options.host.iter().flat_map(addresses).collect()
-}
-
-/// This machine's loopback address of the same IP version.
-fn loopback_as(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-    }
-}
-
-/// Whether what a guest sends to this address comes to us.
-fn check_host(address: IpAddr, networks: &[GuestNetwork]) -> Result<(), Failure> {
-    let failed = |why: &str| {
-        let why = format!("{why}; give another, such as 192.0.2.1, and connect to that");
-        Err(Failure::misused(format!("--host {address}"), why))
-    };
-    let is_beside =
-        |network: &GuestNetwork| network.ours.contains(address) && network.ours.addr() != address;
-    match address {
-        _ if address.is_loopback() => failed("this is the guest's own loopback"),
-        _ if address.is_unspecified()
-            || address.is_multicast()
-            || address == Ipv4Addr::BROADCAST =>
-        {
-            failed("this is no address of one host")
+    for one in all {
+        let taken = match one {
+            args::Source::Address(IpAddr::V4(v4)) => source.v4.replace(*v4).is_some(),
+            args::Source::Address(IpAddr::V6(v6)) => source.v6.replace(*v6).is_some(),
+            args::Source::Interface(Interface { name, v4, v6 }) => {
+                let v4 = *v4 && std::mem::replace(&mut source.interface_v4, name.clone()).is_some();
+                let v6 = *v6 && std::mem::replace(&mut source.interface_v6, name.clone()).is_some();
+                v4 || v6
+            }
+        };
+        if taken {
+            return Err(twice(one));
         }
-        _ if networks.iter().any(is_beside) => {
-            failed("it is in the guest's own network, where nobody else answers")
-        }
-        _ => Ok(()),
     }
+    Ok(source)
 }
 
 /// The resolver of `--dns`.
@@ -290,11 +160,11 @@ fn resolver(words: &[String]) -> Result<Resolver, Failure> {
 }
 
 /// The names that the gateway answers for.
-fn names(options: &GuestOptions, networks: &[GuestNetwork]) -> OwnNames {
+fn names(options: &GuestOptions, network: &GuestNetwork) -> OwnNames {
     let mut names = OwnNames::default();
-    let ours = networks.iter().map(|network| ("gateway", network.ours.addr()));
-    let host = hosts(options, networks).into_iter().map(|address| ("host", address));
-    for (word, address) in ours.chain(host) {
+    let ours = network.routers().map(|address| ("gateway", address));
+    let loopback = network.mappings(options).into_iter().filter(|(_, to)| to.is_loopback());
+    for (word, address) in ours.chain(loopback.map(|(address, _)| ("host", address))) {
         // These words are names.
         let _ = names.add_word(word, address);
     }

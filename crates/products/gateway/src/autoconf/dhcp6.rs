@@ -100,8 +100,9 @@ impl Dhcp6 {
             let servers: Vec<u8> = config.dns.iter().flat_map(Ipv6Addr::octets).collect();
             option(&mut settings, DNS_SERVERS, &servers);
         }
-        if let Some(domain) = &config.domain {
-            option(&mut settings, DOMAIN_LIST, &encoded(domain));
+        if !config.search.is_empty() {
+            let list: Vec<u8> = config.search.iter().flat_map(|domain| encoded(domain)).collect();
+            option(&mut settings, DOMAIN_LIST, &list);
         }
         let [a, b, c, d, e, f] = mac;
         let id = [0, 3, 0, 1, a, b, c, d, e, f];

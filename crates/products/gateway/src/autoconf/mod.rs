@@ -14,7 +14,7 @@ use pagewire::parts::intercept::{Intercept, Responder};
 use pagewire::services::Instant;
 use pagewire::{Cidr, Device};
 
-use crate::limits::{AUTOCONF_ANSWERS, RA_INTERVAL, RESOLVERS};
+use crate::limits::{AUTOCONF_ANSWERS, RA_INTERVAL, RESOLVERS, SEARCH_DOMAINS};
 use dhcp6::Dhcp6;
 use frame::Asked;
 
@@ -34,14 +34,28 @@ pub struct AutoconfConfig {
     pub guest: Option<Ipv6Addr>,
     /// Resolvers.
     pub dns: Vec<Ipv6Addr>,
-    /// Domain in which guests look for short names.
-    pub domain: Option<String>,
+    /// Domains in which guests look for short names.
+    pub search: Vec<String>,
+    /// The router's link-local address; `None`: the one that follows from its link address.
+    pub router: Option<Ipv6Addr>,
+    /// Whether advertisements are sent.
+    pub advertises: bool,
+    /// Whether DHCPv6 is answered.
+    pub dhcp: bool,
 }
 
 impl AutoconfConfig {
     /// Settings for guests of this address of the stack's.
     pub fn new(network: Cidr) -> Self {
-        Self { network, guest: None, dns: Vec::new(), domain: None }
+        Self {
+            network,
+            guest: None,
+            dns: Vec::new(),
+            search: Vec::new(),
+            router: None,
+            advertises: true,
+            dhcp: true,
+        }
     }
 
     fn check(&self) -> Result<(), DeviceError> {
@@ -60,8 +74,14 @@ impl AutoconfConfig {
             return wrong("guests make addresses only in a prefix of 64 bits (RFC 4862)");
         }
         let long = |domain: &String| domain.parse::<crate::request::Name>().is_err();
-        if self.domain.as_ref().is_some_and(long) {
-            return wrong("the domain is no name");
+        if self.search.iter().any(long) {
+            return wrong("a domain of the search list is no name");
+        }
+        if self.search.len() > SEARCH_DOMAINS {
+            return wrong("the search list is too long");
+        }
+        if self.router.is_some_and(|router| !router.is_unicast_link_local()) {
+            return wrong("the router's address is a link-local one (RFC 4861 section 4.2)");
         }
         if self.dns.len() > RESOLVERS {
             return wrong("there are too many resolvers");
@@ -86,7 +106,7 @@ pagewire::parts::counters! {
         declines,
         /// Malformed messages.
         malformed,
-        /// DHCPv6 messages for other servers, from relays, or not for servers.
+        /// DHCPv6 messages for other servers, from relays, or not for servers; and all that are switched off.
         ignored,
         /// Messages without an answer, because the device took no more frames.
         unanswered,
@@ -139,7 +159,9 @@ impl<D: Device> Autoconf<D> {
         let router = Router {
             advertisement: ra::body(&config, mac, mtu),
             dhcp: Dhcp6::new(&config, mac),
-            ours: frame::Ours { mac, link_local: link_local(mac) },
+            ours: frame::Ours { mac, link_local: config.router.unwrap_or_else(|| link_local(mac)) },
+            advertises: config.advertises,
+            answers_dhcp: config.dhcp,
             next: Instant::ZERO,
             watch: AutoconfWatch(Arc::default()),
         };
@@ -171,6 +193,8 @@ struct Router {
     advertisement: Vec<u8>,
     dhcp: Dhcp6,
     ours: frame::Ours,
+    advertises: bool,
+    answers_dhcp: bool,
     /// When the next advertisement to all is due.
     next: Instant,
     watch: AutoconfWatch,
@@ -197,6 +221,14 @@ impl Responder for Router {
             return None;
         };
         match asked {
+            Asked::Router { .. } if !self.advertises => {
+                counters.ignored += 1;
+                None
+            }
+            Asked::Dhcp { .. } if !self.answers_dhcp => {
+                counters.ignored += 1;
+                None
+            }
             Asked::Router { from, mac } => {
                 counters.solicited += 1;
                 frame::advertisement(&self.ours, from.map(|from| (from, mac)), &self.advertisement)
@@ -229,7 +261,7 @@ impl Responder for Router {
 
     /// An advertisement to all.
     fn poll(&mut self, now: Instant) -> Option<PacketBuf> {
-        if now < self.next {
+        if now < self.next || !self.advertises {
             return None;
         }
         self.next = now + RA_INTERVAL;
@@ -238,7 +270,7 @@ impl Responder for Router {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        Some(self.next)
+        self.advertises.then_some(self.next)
     }
 }
 

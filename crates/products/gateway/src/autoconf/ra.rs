@@ -25,7 +25,8 @@ const SEARCH_LIST: u8 = 31;
 /// The message behind type, code and checksum.
 pub(super) fn body(config: &AutoconfConfig, mac: [u8; 6], mtu: usize) -> Vec<u8> {
     let mut body = vec![HOP_LIMIT];
-    body.push(OTHER | if config.guest.is_some() { MANAGED } else { 0 });
+    let managed = if config.guest.is_some() { MANAGED | OTHER } else { OTHER };
+    body.push(if config.dhcp { managed } else { 0 });
     let lifetime = u16::try_from(RA_LIFETIME.as_secs()).unwrap_or(u16::MAX);
     body.extend_from_slice(&lifetime.to_be_bytes());
     // Reachable time, retransmission timer: not specified.
@@ -43,10 +44,10 @@ pub(super) fn body(config: &AutoconfConfig, mac: [u8; 6], mtu: usize) -> Vec<u8>
         data.extend(config.dns.iter().flat_map(Ipv6Addr::octets));
         option(&mut body, RESOLVERS, &data);
     }
-    if let Some(domain) = &config.domain {
+    if !config.search.is_empty() {
         let mut data = vec![0, 0];
         data.extend_from_slice(&seconds);
-        data.extend(encoded(domain));
+        data.extend(config.search.iter().flat_map(|domain| encoded(domain)));
         option(&mut body, SEARCH_LIST, &data);
     }
     body

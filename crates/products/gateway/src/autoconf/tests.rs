@@ -22,7 +22,7 @@ const GIVEN: Ipv6Addr = Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0, 0x15);
 fn config() -> AutoconfConfig {
     let mut config = AutoconfConfig::new("fd00:2::2/64".parse().unwrap());
     config.dns = vec!["fd00:2::2".parse().unwrap()];
-    config.domain = Some("internal".into());
+    config.search = vec!["internal".into()];
     config.guest = Some(GIVEN);
     config
 }
@@ -146,6 +146,26 @@ const IA: (u16, &[u8]) = (3, &[0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
 
 fn server_id(link: &Link) -> Vec<u8> {
     [&[0, 3, 0, 1][..], &link.router.capabilities().mac].concat()
+}
+
+#[test]
+fn the_router_has_the_address_that_it_was_given() {
+    let router = "fe80::2".parse().unwrap();
+    let mut link = Link::new(AutoconfConfig { router: Some(router), ..config() });
+    let answer = link.ask(&solicitation()).unwrap();
+    let sliced = SlicedPacket::from_ethernet(&answer).unwrap();
+    let Some(NetSlice::Ipv6(ip)) = sliced.net else { panic!("no IPv6") };
+    assert_eq!(ip.header().source_addr(), router);
+}
+
+#[test]
+fn what_is_switched_off_is_neither_sent_nor_answered() {
+    let mut link = Link::new(AutoconfConfig { advertises: false, ..config() });
+    assert!(link.ask(&solicitation()).is_none());
+    assert_eq!(link.router.poll_timeout(), None);
+    let mut link = Link::new(AutoconfConfig { dhcp: false, ..config() });
+    // Neither M nor O.
+    assert_eq!(link.ask(&solicitation()).unwrap()[14 + 40 + 5], 0);
 }
 
 #[test]
@@ -404,8 +424,12 @@ fn settings_that_contradict_each_other_are_refused_with_a_reason() {
     assert!(error(outside).contains("another one of the network"));
     let own = AutoconfConfig { guest: Some("fd00:2::2".parse().unwrap()), ..config() };
     assert!(error(own).contains("another one of the network"));
-    let domain = AutoconfConfig { domain: Some("a b".into()), ..config() };
+    let domain = AutoconfConfig { search: vec!["a b".into()], ..config() };
     assert!(error(domain).contains("no name"));
     let many = AutoconfConfig { dns: vec![GIVEN; RESOLVERS + 1], ..config() };
     assert!(error(many).contains("too many"));
+    let long = AutoconfConfig { search: vec!["a".into(); SEARCH_DOMAINS + 1], ..config() };
+    assert!(error(long).contains("too long"));
+    let router = AutoconfConfig { router: Some(GIVEN), ..config() };
+    assert!(error(router).contains("link-local"));
 }

@@ -111,8 +111,7 @@ impl Ready {
         let (first, notes) = text.split_once('\n').unwrap_or((text, ""));
         let mut words = first.split(' ');
         let (name, mac, mtu) = (words.next()?, words.next()?, words.next()?);
-        let mac = u64::from_str_radix(mac, 16).ok().filter(|_| mac.len() == 12)?;
-        let [_, _, kernel_mac @ ..] = mac.to_be_bytes();
+        let kernel_mac = super::mac(mac)?;
         let notes = notes.lines().map(str::to_owned).collect();
         Some(Self { name: name.to_owned(), kernel_mac, mtu: mtu.parse().ok()?, notes })
     }

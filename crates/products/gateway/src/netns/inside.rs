@@ -101,7 +101,7 @@ fn become_program(wire: &Wire, name: &OsStr, args: &[OsString]) -> Result<Infall
     notes.extend(allow_to_all());
     let parts = tap(&network)?;
     if !network.resolvers.is_empty() {
-        let done = mounts::resolve_by(&network.resolvers);
+        let done = mounts::resolve_by(&network.resolvers, &network.search);
         notes.extend(done.map_err(Stop::because("put a resolv.conf in place"))?);
     }
     send_ready(wire, parts, notes)?;
@@ -123,7 +123,9 @@ fn make_tap(wire: &Wire, namespace: &Namespace) -> Result<(), Stop> {
         Namespace::Process(id) => enter(Path::new(&format!("/proc/{id}/ns/net")))?,
         Namespace::Path(path) => enter(path)?,
     }
-    loopback_up().map_err(|e| Stop::Because(e.to_string()))?;
+    if !network.left_alone {
+        loopback_up().map_err(|e| Stop::Because(e.to_string()))?;
+    }
     send_ready(wire, tap(&network)?, Vec::new())
 }
 
@@ -188,9 +190,17 @@ fn tap(network: &InsideNetwork) -> Result<TapParts, Stop> {
     let v6 = Path::new("/proc/sys/net/ipv6").exists();
     let addresses = network.addresses.iter().filter(|a| v6 || !is_v6(a));
     let mut tap = Tap::builder(&network.tap).mtu(network.mtu).host_addresses(addresses);
+    // A router outside of all networks has to be on the link first.
+    for (to, via) in network.routes.iter().filter(|(to, _)| v6 || to.addr().is_ipv4()) {
+        tap = tap.host_route((to.network(), to.prefix()), *via);
+    }
     for router in network.routers.iter().filter(|router| v6 || router.is_ipv4()) {
         tap = tap.host_gateway(*router);
     }
+    if let Some(mac) = network.mac {
+        tap = tap.host_mac(mac);
+    }
+    tap = tap.left_alone(network.left_alone);
     tap.open_parts().map_err(|e| Stop::Because(e.to_string()))
 }
 

@@ -39,6 +39,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use pagewire::Cidr;
 use pagewire::device::DeviceError;
 
 pub use inside::inside;
@@ -47,7 +48,7 @@ pub use outside::tap_in;
 pub use program::{Change, Program, ProgramError};
 
 /// The network settings inside of a namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InsideNetwork {
     /// Name of the tap there, up to 15 bytes.
     pub tap: String,
@@ -55,8 +56,17 @@ pub struct InsideNetwork {
     pub mtu: usize,
     /// The addresses with the lengths of their networks, as in `10.0.2.15/24`.
     pub addresses: Vec<String>,
-    /// The gateway's addresses in these networks: the ways to everywhere else.
+    /// The gateway's addresses for the guest: the ways to everywhere else.
     pub routers: Vec<IpAddr>,
+    /// Further routes: networks with the lengths of their prefixes, and the router that leads there; without one, a
+    /// network is on the link.
+    pub routes: Vec<(Cidr, Option<IpAddr>)>,
+    /// The link address of the tap there; `None`: the kernel's choice.
+    pub mac: Option<[u8; 6]>,
+    /// The state, MTU, addresses and routes of the devices there are left to others.
+    pub left_alone: bool,
+    /// Domains in which short names are looked up.
+    pub search: Vec<String>,
     /// Name servers. Without one, the program sees the host's `resolv.conf`.
     pub resolvers: Vec<IpAddr>,
 }
@@ -64,30 +74,53 @@ pub struct InsideNetwork {
 impl InsideNetwork {
     /// The settings as lines of text.
     fn encode(&self) -> String {
-        let Self { tap, mtu, addresses, routers, resolvers } = self;
+        let Self { tap, mtu, addresses, routers, routes, mac, left_alone, resolvers, search } =
+            self;
         let mut text = format!("tap {tap}\nmtu {mtu}\n");
+        let route = |(to, via): &(Cidr, Option<IpAddr>)| match via {
+            Some(via) => format!("route {to} {via}\n"),
+            None => format!("route {to}\n"),
+        };
         let lines = (addresses.iter().map(|a| format!("address {a}\n")))
             .chain(routers.iter().map(|a| format!("router {a}\n")))
-            .chain(resolvers.iter().map(|a| format!("resolver {a}\n")));
+            .chain(routes.iter().map(route))
+            .chain(mac.map(|mac| format!("mac {}\n", mac.map(|b| format!("{b:02x}")).concat())))
+            .chain(left_alone.then(|| "left alone\n".to_owned()))
+            .chain(resolvers.iter().map(|a| format!("resolver {a}\n")))
+            .chain(search.iter().map(|domain| format!("search {domain}\n")));
         text.extend(lines);
         text
     }
 
     fn decode(text: &str) -> Option<Self> {
-        let (tap, addresses, routers, resolvers) = <(String, Vec<_>, Vec<_>, Vec<_>)>::default();
-        let mut network = Self { tap, mtu: 0, addresses, routers, resolvers };
+        let mut network = Self::default();
         for line in text.lines() {
             match line.split_once(' ')? {
                 ("tap", name) => network.tap = name.to_owned(),
                 ("mtu", bytes) => network.mtu = bytes.parse().ok()?,
                 ("address", address) => network.addresses.push(address.to_owned()),
                 ("router", address) => network.routers.push(address.parse().ok()?),
+                ("route", route) => {
+                    let (to, via) = route.split_once(' ').unwrap_or((route, ""));
+                    let via = (!via.is_empty()).then(|| via.parse()).transpose().ok()?;
+                    network.routes.push((to.parse().ok()?, via));
+                }
+                ("mac", digits) => network.mac = Some(mac(digits)?),
+                ("left", "alone") => network.left_alone = true,
+                ("search", domain) => network.search.push(domain.to_owned()),
                 ("resolver", address) => network.resolvers.push(address.parse().ok()?),
                 _ => return None,
             }
         }
         Some(network)
     }
+}
+
+/// A link address of twelve digits.
+fn mac(digits: &str) -> Option<[u8; 6]> {
+    let number = u64::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 12)?;
+    let [_, _, mac @ ..] = number.to_be_bytes();
+    Some(mac)
 }
 
 /// A network namespace that exists. It is entered by way of the user namespace that owns it: no root is

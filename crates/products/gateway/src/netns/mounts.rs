@@ -70,13 +70,19 @@ fn detach() -> io::Result<()> {
 }
 
 /// The gateway's `resolv.conf`: its own addresses, and how names are completed as the host has it.
-fn resolv_conf(resolvers: &[IpAddr], hosts: &str) -> String {
+fn resolv_conf(resolvers: &[IpAddr], search: &[String], hosts: &str) -> String {
     let kept = |line: &&str| {
         let word = line.split_whitespace().next();
-        word.is_some_and(|word| ["search", "domain", "options"].contains(&word))
+        word.is_some_and(|word| match word {
+            "search" | "domain" => search.is_empty(),
+            word => word == "options",
+        })
     };
     let mut text = "# by pagewire: the gateway\n".to_owned();
     text.extend(resolvers.iter().map(|address| format!("nameserver {address}\n")));
+    if !search.is_empty() {
+        text.push_str(&format!("search {}\n", search.join(" ")));
+    }
     text.extend(hosts.lines().filter(kept).map(|line| format!("{line}\n")));
     text
 }
@@ -93,9 +99,10 @@ fn asks_resolved(nsswitch: &str) -> bool {
 }
 
 /// Makes this mount namespace resolve names by `resolvers`. Returns what could not be done.
-pub(super) fn resolve_by(resolvers: &[IpAddr]) -> io::Result<Vec<String>> {
+pub(super) fn resolve_by(resolvers: &[IpAddr], search: &[String]) -> io::Result<Vec<String>> {
     detach()?;
-    let text = resolv_conf(resolvers, &fs::read_to_string(RESOLV_CONF).unwrap_or_default());
+    let hosts = fs::read_to_string(RESOLV_CONF).unwrap_or_default();
+    let text = resolv_conf(resolvers, search, &hosts);
     let target = fs::canonicalize(RESOLV_CONF);
     let mut notes = Vec::new();
     // The check comes before that directory is covered.
@@ -186,8 +193,13 @@ mod tests {
         let hosts = "# the host's\nnameserver 192.0.2.1\nsearch example.org\n\toptions ndots:2\n\
                      sortlist 192.0.2.0\n";
         let ours = ["10.0.2.2".parse().expect("an address")];
-        let text = resolv_conf(&ours, hosts);
-        let lines: Vec<&str> = text.lines().skip(1).collect();
-        assert_eq!(lines, ["nameserver 10.0.2.2", "search example.org", "\toptions ndots:2"]);
+        let lines = |search: &[&str]| -> Vec<String> {
+            let search: Vec<String> = search.iter().map(|&domain| domain.to_owned()).collect();
+            let text = resolv_conf(&ours, &search, hosts);
+            text.lines().skip(1).map(str::to_owned).collect()
+        };
+        assert_eq!(lines(&[]), ["nameserver 10.0.2.2", "search example.org", "\toptions ndots:2"]);
+        let given = ["nameserver 10.0.2.2", "search a.test b.test", "\toptions ndots:2"];
+        assert_eq!(lines(&["a.test", "b.test"]), given);
     }
 }
