@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagewire::memory::Frag;
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::process::Pid;
 
 use crate::limits::MAX_IO_SLICES;
 
@@ -107,6 +108,17 @@ impl Inherited {
             // SAFETY: as above.
             drop(unsafe { OwnedFd::from_raw_fd(number) });
         }
+    }
+}
+
+/// Makes a child of this process, which goes on from here, too: `None` there. To be called before there are threads.
+pub(crate) fn fork() -> io::Result<Option<Pid>> {
+    // SAFETY: this process has one thread, so the child is a whole copy of it: no lock is held by a thread that
+    // the child lacks.
+    match unsafe { libc::fork() } {
+        0 => Ok(None),
+        child if child > 0 => Ok(Pid::from_raw(child)),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

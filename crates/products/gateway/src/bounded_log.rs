@@ -39,12 +39,21 @@ pub(crate) fn open(path: &Path, most: u64) -> io::Result<(File, u64)> {
 /// A writer that appends to a file, and removes the older half when the file would become too long. It needs
 /// nothing but the descriptor: a sandbox has no paths.
 #[derive(Debug)]
-pub(crate) struct BoundedLog {
+pub struct BoundedLog {
     file: File,
     most: u64,
 }
 
 impl BoundedLog {
+    /// Opens a file for appending, which gets at most this many bytes long.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(path: impl AsRef<Path>, most: u64) -> io::Result<Self> {
+        let (file, most) = open(path.as_ref(), most)?;
+        Self::new(file, most)
+    }
+
     /// Wraps a file that is open for reading and appending. Pipes and the like have no limit, nor has a file whose
     /// lines this process cannot move.
     pub(crate) fn new(file: File, most: u64) -> io::Result<Self> {

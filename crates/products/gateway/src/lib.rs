@@ -50,6 +50,7 @@ mod world;
 pub mod fuzzing;
 
 pub use autoconf::{Autoconf, AutoconfConfig, AutoconfCounters, AutoconfWatch};
+pub use bounded_log::BoundedLog;
 pub use builder::{Builder, GuestConfig};
 pub use counters::Counters;
 pub use denials::Denied;

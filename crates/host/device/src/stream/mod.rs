@@ -71,6 +71,8 @@ pub struct StreamLink {
     unfinished: Option<(PacketBuf, usize)>,
     /// Frames wait for room in the socket.
     blocked: bool,
+    /// The first peer is the only one.
+    one_peer: bool,
     card: PlainCard,
 }
 
@@ -87,10 +89,14 @@ enum Source {
 #[must_use]
 pub struct StreamLinkBuilder {
     settings: LinkSettings,
+    one_peer: bool,
 }
 
 pagewire_mem::setters! {
     StreamLinkBuilder:
+    /// Whether the first peer is the only one: the device is [closed](DeviceError::Closed) when that
+    /// one goes; off by default.
+    one_peer(on: bool): one_peer = on;
     /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6); 1,500 by default.
     mtu(mtu: usize): settings.mtu = Some(mtu);
     /// The stack's link address, a unicast one; by default derived from the socket's path.
@@ -140,6 +146,7 @@ impl StreamLinkBuilder {
             retry_at: None,
             unfinished: None,
             blocked: false,
+            one_peer: self.one_peer,
             card,
         })
     }
@@ -206,7 +213,18 @@ impl StreamLink {
         let unwatched = epoll::delete(&self.ready, listener).map_err(io::Error::from);
         let joined = unwatched.and_then(|()| self.join(peer));
         joined.map_err(|e| system("wait for a peer", e))?;
+        if self.one_peer {
+            self.close_listener();
+        }
         Ok(true)
+    }
+
+    /// Takes no further peer.
+    fn close_listener(&mut self) {
+        if let Source::Listener(_, path) = &self.source {
+            let _ = std::fs::remove_file(path);
+        }
+        self.source = Source::Given;
     }
 
     /// Ends the session: what is unfinished in either direction is lost.
@@ -424,9 +442,7 @@ impl Device for StreamLink {
 
 impl Drop for StreamLink {
     fn drop(&mut self) {
-        if let Source::Listener(_, path) = &self.source {
-            let _ = std::fs::remove_file(path);
-        }
+        self.close_listener();
     }
 }
 

@@ -38,6 +38,7 @@ pub struct VhostUserBuilder {
     table: Option<Arc<PortTable>>,
     limits: FrontEndLimits,
     trusted: bool,
+    one_front_end: bool,
 }
 
 pagewire_mem::setters! {
@@ -61,6 +62,9 @@ pagewire_mem::setters! {
     table(table: &Arc<PortTable>): table = Some(Arc::clone(table));
     /// The resources that front ends may use, across sessions.
     front_end_limits(limits: FrontEndLimits): limits = limits;
+    /// Whether the first front end is the only one: the device is [closed](DeviceError::Closed) when that one
+    /// goes; off by default. Of those that [connect](Self::accept) to the device.
+    one_front_end(on: bool): one_front_end = on;
     /// Whether front ends are trusted not to harm this process; they are not by default. A trusted
     /// one may share huge pages, and could punch holes into them, which kills a process that
     /// touches such a page. Its guest is interrupted by a plain write, which the front end could
@@ -109,7 +113,11 @@ impl VhostUserBuilder {
         path: impl Into<PathBuf>,
     ) -> Result<VhostUser, DeviceError> {
         let path = path.into();
-        self.start(Source::Listen(listener, path.clone()), &path)
+        let source = match self.one_front_end {
+            true => Source::ListenOnce(listener, path.clone()),
+            false => Source::Listen(listener, path.clone()),
+        };
+        self.start(source, &path)
     }
 
     /// Connects to a front end that listens (`server=on`), again whenever it is there.

@@ -68,6 +68,8 @@ struct Link {
 pub(super) enum Source {
     /// Front ends connect to this socket, which is removed in the end.
     Listen(UnixListener, PathBuf),
+    /// As `Listen`, for one front end.
+    ListenOnce(UnixListener, PathBuf),
     /// The front end listens at this path.
     Connect(PathBuf),
     /// A connected front end, and no other.
@@ -215,7 +217,7 @@ impl Shared {
                 break;
             }
         }
-        if let Source::Listen(_, path) = source {
+        if let Source::Listen(_, path) | Source::ListenOnce(_, path) = source {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -224,12 +226,18 @@ impl Shared {
     fn next(&self, source: &mut Source) -> Option<UnixStream> {
         loop {
             match source {
-                Source::Listen(listener, _) => {
+                Source::Listen(listener, _) | Source::ListenOnce(listener, _) => {
                     if self.ends_before(Some(listener.as_fd())) {
                         return None;
                     }
                     match listener.accept() {
-                        Ok((stream, _)) => return Some(stream),
+                        Ok((stream, _)) => {
+                            if let Source::ListenOnce(_, path) = source {
+                                let _ = std::fs::remove_file(path);
+                                *source = Source::Spent;
+                            }
+                            return Some(stream);
+                        }
                         // Usually out of descriptors: try again, but not at once.
                         Err(e) if e.kind() != io::ErrorKind::WouldBlock => {
                             if self.ends_before(None) {

@@ -450,9 +450,9 @@ fn addresses(text: &str) -> Result<(Ipv4Addr, Ipv4Addr), String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunOptions {
-    /// Name of the program's network device, up to 15 bytes
-    #[arg(long, default_value = "pw0", value_name = "NAME")]
-    pub(crate) tap: String,
+    /// Name of the program's network device, up to 15 bytes [default: pw0, or that of --copy]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tap: Option<String>,
 
     /// Have the program be root in its user namespace, as `unshare --map-root-user` does
     #[arg(long)]

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::net::UnixListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,35 +16,46 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 
 use crate::args::guest::{GatewayOptions, GuestLink};
-use crate::commands::guest::{self, GuestNetwork};
+use crate::commands::background::Background;
+use crate::commands::guest;
+use crate::commands::guest_network::{Advertised, GuestNetwork};
 use crate::failure::{Failure, reason, socket_failure};
 use crate::limits::{PROXY_CHECK_TIME, SHUTDOWN_TIME};
 use crate::sys::Inherited;
 use crate::view::{Printed, ViewSockets};
 
-/// Runs until an interrupt, or until the device is lost.
+/// Runs until an interrupt, until the device is lost, or until nobody needs it any more.
 pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     let mut inherited = Inherited::find();
     check(options)?;
     let mut ready = options.ready_fd.map(|fd| take_ready(&mut inherited, fd)).transpose()?;
     let exit = options.exit_fd.map(|fd| take_exit(&mut inherited, fd)).transpose()?;
-    let networks = guest::networks(&options.guest)?;
-    let (bound, lifetime) = bind(options, &networks)?;
+    let link = options.fd.map(|fd| take_link(&mut inherited, fd)).transpose()?;
+    let background = Background::begin(options)?;
+    let network = GuestNetwork::of(&options.guest)?;
+    let (bound, lifetime) = bind(options, link, &network)?;
     // The kernel in a namespace has its addresses from the helper that made the tap.
-    let opened = guest::open(&options.guest, &networks, options.netns.is_none())?;
+    let advertises = options.netns.is_none() || options.no_configure || options.advertise;
+    let advertised = advertises.then(|| Advertised::of(&options.guest, options.dhcp_range));
+    let mtu = network.mtu as usize;
+    let opened = guest::open(&options.guest, network, advertised)?;
     let asked = ViewSockets::new(&options.guest.view)?;
     inherited.close();
     let mut plan = SandboxPlan::default();
     plan.unix_peers = options.link == GuestLink::Datagram;
+    plan.listens = options.api_socket.is_some();
     guest::enter_sandbox(&options.guest, plan)?;
 
     // From here on there are threads.
+    let refused = |e| socket_failure(options.socket.as_deref().unwrap_or(Path::new("")), e);
     let device = match bound {
         BoundLink::Device(device) => device,
         BoundLink::VhostUser(listener, path) => {
-            let port = VhostUser::builder().mtu(options.guest.mtu as usize);
-            let port = port.accept(listener, &path).map_err(|e| socket_failure(&path, e))?;
-            Box::new(port)
+            let port = vhost_user(options, mtu).one_front_end(options.one_off);
+            Box::new(port.accept(listener, &path).map_err(refused)?)
+        }
+        BoundLink::FrontEnd(stream) => {
+            Box::new(vhost_user(options, mtu).over(stream).map_err(refused)?)
         }
     };
     let served = Arc::new(opened.start(device)?);
@@ -51,9 +63,12 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     let counted = Arc::clone(&served);
     let printed = Printed::new(options.guest.stats, &control, move || counted.report());
     let stop = printed.watch()?;
-    eprintln!("ready");
+    if !options.quiet {
+        eprintln!("ready");
+    }
+    background.served()?;
     if let Some(ready) = &mut ready {
-        ready.write_all(b"ready\n").map_err(|e| Failure::because("--ready-fd", reason(&e)))?;
+        ready.write_all(b"1\n").map_err(|e| Failure::because("--ready-fd", reason(&e)))?;
     }
     drop(ready);
     let mut end = Ok(());
@@ -66,7 +81,8 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     }
     printed.at_end();
     served.end(SHUTDOWN_TIME);
-    end
+    // The only guest that there was to be has gone.
+    if options.fd.is_some() || options.one_off { Ok(()) } else { end }
 }
 
 /// Waits a while. `true`: nobody needs the guest's network any more.
@@ -89,28 +105,45 @@ fn is_over(exit: Option<&File>, lifetime: Option<&Lifetime>) -> io::Result<bool>
 enum BoundLink {
     Device(Box<dyn Device>),
     VhostUser(UnixListener, PathBuf),
+    FrontEnd(UnixStream),
 }
 
 /// The link, and how long it is needed if that is known.
 fn bind(
     options: &GatewayOptions,
-    networks: &[GuestNetwork],
+    connected: Option<UnixStream>,
+    network: &GuestNetwork,
 ) -> Result<(BoundLink, Option<Lifetime>), Failure> {
-    let mtu = options.guest.mtu as usize;
+    let mtu = network.mtu as usize;
     let path = options.socket.as_deref().unwrap_or(Path::new(""));
     let refused = |e| socket_failure(path, e);
-    let device: Box<dyn Device> = match options.link {
-        GuestLink::Tap => {
-            let (tap, lifetime) = tap(options, networks)?;
+    let device: Box<dyn Device> = match (options.link, connected) {
+        (GuestLink::Tap, _) => {
+            let (tap, lifetime) = tap(options, network)?;
             return Ok((BoundLink::Device(Box::new(tap)), lifetime));
         }
-        GuestLink::Stream => {
-            Box::new(StreamLink::builder().mtu(mtu).listen(path).map_err(refused)?)
+        (GuestLink::Stream, connected) => {
+            let link = StreamLink::builder().mtu(mtu).one_peer(options.one_off);
+            let link = match options.guest.mac {
+                Some(mac) => link.mac(mac),
+                None => link,
+            };
+            let link = match connected {
+                Some(stream) => link.over(stream),
+                None => link.listen(path),
+            };
+            Box::new(link.map_err(refused)?)
         }
-        GuestLink::Datagram => {
-            Box::new(DatagramLink::builder().mtu(mtu).bind(path).map_err(refused)?)
+        (GuestLink::Datagram, _) => {
+            let link = DatagramLink::builder().mtu(mtu);
+            let link = match options.guest.mac {
+                Some(mac) => link.mac(mac),
+                None => link,
+            };
+            Box::new(link.bind(path).map_err(refused)?)
         }
-        GuestLink::VhostUser => {
+        (GuestLink::VhostUser, Some(stream)) => return Ok((BoundLink::FrontEnd(stream), None)),
+        (GuestLink::VhostUser, None) => {
             let listener = VhostUserBuilder::bind(path).map_err(refused)?;
             return Ok((BoundLink::VhostUser(listener, path.to_owned()), None));
         }
@@ -118,13 +151,29 @@ fn bind(
     Ok((BoundLink::Device(device), None))
 }
 
+fn vhost_user(options: &GatewayOptions, mtu: usize) -> VhostUserBuilder {
+    let port = VhostUser::builder().mtu(mtu);
+    match options.guest.mac {
+        Some(mac) => port.mac(mac),
+        None => port,
+    }
+}
+
 fn tap(
     options: &GatewayOptions,
-    networks: &[GuestNetwork],
+    network: &GuestNetwork,
 ) -> Result<(Tap, Option<Lifetime>), Failure> {
-    let name = options.tap.as_deref().unwrap_or("pw0");
+    let name = options.tap.as_deref().or(network.copied.as_deref()).unwrap_or("pw0");
+    let mut builder = TapBuilder::new();
+    if let Some(mac) = options.guest.mac {
+        builder = builder.mac(mac);
+    }
     let Some(place) = &options.netns else {
-        return Ok((Tap::builder(name).mtu(options.guest.mtu as usize).open()?, None));
+        let mut builder = builder.name(name).mtu(network.mtu as usize);
+        if let Some(mac) = options.guest.tap_mac {
+            builder = builder.host_mac(mac);
+        }
+        return Ok((builder.open()?, None));
     };
     let place = match place.to_str().and_then(|text| text.parse::<u32>().ok()) {
         Some(id) if !Path::new("/proc").join(id.to_string()).exists() => {
@@ -133,10 +182,23 @@ fn tap(
         Some(id) => Namespace::Process(id),
         None => Namespace::Path(place.clone()),
     };
-    let network = guest::inside(&options.guest, name, networks);
-    let made = netns::tap_in(&place, &network);
+    let inside = network.inside(name, options.no_configure);
+    let made = netns::tap_in(&place, options.userns.as_deref(), &inside);
     let (parts, lifetime) = made.map_err(|e| Failure::Failed(e.to_string()))?;
-    Ok((TapBuilder::new().adopt(parts)?, Some(lifetime)))
+    Ok((builder.adopt(parts)?, Some(lifetime).filter(|_| !options.keep)))
+}
+
+/// A connected socket that the caller has opened for the guest's frames.
+fn take_link(inherited: &mut Inherited, number: u32) -> Result<UnixStream, Failure> {
+    let is_stream = |file: &File| {
+        let kind = rustix::net::sockopt::socket_type(file);
+        kind == Ok(rustix::net::SocketType::STREAM) && rustix::net::getpeername(file).is_ok()
+    };
+    let file = inherited.take(number).filter(is_stream).ok_or_else(|| {
+        let hint = "name an open descriptor of a connected Unix stream socket";
+        Failure::misused(format!("--fd {number}"), hint)
+    })?;
+    Ok(OwnedFd::from(file).into())
 }
 
 /// A descriptor that the caller has opened for us to write to.
@@ -167,7 +229,17 @@ fn check(options: &GatewayOptions) -> Result<(), Failure> {
         _ if is_tap && options.socket.is_some() => {
             usage("--socket needs --link vhost-user, stream or datagram")
         }
-        _ if !is_tap && options.socket.is_none() => usage(
+        _ if is_tap && options.fd.is_some() => usage("--fd needs --link stream or vhost-user"),
+        _ if options.link == GuestLink::Datagram && options.fd.is_some() => {
+            usage("--fd needs --link stream or vhost-user")
+        }
+        _ if options.link == GuestLink::Datagram && options.one_off => {
+            usage("--one-off needs --link stream or vhost-user: datagrams have no end")
+        }
+        _ if options.no_configure && options.netns.is_none() => {
+            usage("--no-configure needs --netns")
+        }
+        _ if !is_tap && options.fd.is_none() && options.socket.is_none() => usage(
             "--socket PATH is missing: where the guest is to be plugged in, such as \
              --socket /tmp/pw.sock",
         ),

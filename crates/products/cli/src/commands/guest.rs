@@ -5,27 +5,24 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire::Host;
-use pagewire::device::{Dhcp, DhcpConfig, FaultConfig, FaultWatch};
-use pagewire::{Cidr, Device};
+use pagewire::device::{FaultConfig, FaultWatch};
+use pagewire::{Device, Host};
 use pagewire_control as control;
-use pagewire_gateway::netns::InsideNetwork;
 use pagewire_gateway::sandbox::{self, SandboxError, SandboxPlan};
 use pagewire_gateway::{
-    Autoconf, AutoconfConfig, Builder, Gateway, Guest, GuestConfig, Log, OpenPort, OwnNames,
-    Resolver, Rules,
+    Builder, Gateway, Guest, GuestConfig, Log, OpenPort, OwnNames, Publish, Resolver, Rules, Source,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::args::guest::{GuestOptions, HostAt};
+use super::guest_network::{Advertised, GuestNetwork};
+use crate::args::guest::{self as args, GuestOptions, Interface};
 use crate::failure::{Failure, reason};
-use crate::net::user;
-use crate::net::{self, LineWrappers};
+use crate::net::{LineWrappers, line_text, show_line, user};
 use crate::view;
 
 /// The parts of a gateway that are opened before the sandbox, while this process still may.
@@ -202,7 +199,7 @@ impl Served {
         crate::log::trace("guest", self.host());
         let mut shown = shown.host("guest", self.host());
         if let Some(line) = &self.line {
-            shown = net::show_line(shown, line);
+            shown = show_line(shown, line);
         }
         let counts = move || match served.upgrade() {
             Some(served) => served.guest.counters().iter().collect(),
@@ -215,7 +212,7 @@ impl Served {
     pub(crate) fn report(&self) -> String {
         let counts = self.guest.counters().iter().filter(|(_, n)| *n > 0);
         let text = view::part("gateway", counts);
-        let line = self.line.as_ref().map(net::line_text).unwrap_or_default();
+        let line = self.line.as_ref().map(line_text).unwrap_or_default();
         format!("{text}{}{line}", self.host().stats())
     }
 
@@ -301,78 +298,6 @@ mod tests {
             panic!("{args:?}");
         };
         options.guest
-    }
-
-    fn guests(args: &[&str]) -> Result<Vec<String>, String> {
-        match networks(&options(args)) {
-            Ok(all) => Ok(all.iter().map(|n| n.guest.to_string()).collect()),
-            Err(Failure::Usage(text)) => Err(text),
-            Err(other) => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_guest_has_an_address_of_each_version_unless_the_networks_are_given() {
-        assert_eq!(guests(&[]).unwrap(), ["10.0.2.15", "fd00:2::f"]);
-        assert_eq!(guests(&["--addr", "10.9.0.1/16"]).unwrap(), ["10.9.0.15"]);
-        assert_eq!(guests(&["--guest", "10.0.2.99"]).unwrap(), ["10.0.2.99", "fd00:2::f"]);
-    }
-
-    #[test]
-    fn it_is_never_our_own_and_never_the_networks_first_or_last() {
-        for (ours, guest) in [
-            ("10.0.0.15/24", "10.0.0.1"),
-            ("10.0.0.1/30", "10.0.0.2"),
-            ("10.0.0.2/30", "10.0.0.1"),
-            ("10.0.0.1/28", "10.0.0.2"),
-            ("10.0.0.0/31", "10.0.0.1"),
-            ("10.0.0.1/31", "10.0.0.0"),
-            ("fd77::f/64", "fd77::1"),
-            ("fd77::1/127", "fd77::"),
-        ] {
-            assert_eq!(guests(&["--addr", ours]).unwrap(), [guest], "{ours}");
-        }
-        assert!(guests(&["--addr", "10.0.0.1/32"]).unwrap_err().contains("no address left"));
-    }
-
-    #[test]
-    fn addresses_that_cannot_work_are_refused_with_the_reason() {
-        for (args, says) in [
-            (&["--addr", "10.0.0.1"][..], "10.77.0.2/24"),
-            (&["--addr", "10.0.0.1/24", "--addr", "10.0.1.1/24"], "twice"),
-            (&["--guest", "10.0.2.2"], "our own"),
-            (&["--guest", "10.0.3.2"], "not in the network"),
-            (&["--guest", "10.0.2.255"], "broadcast"),
-            (&["--guest", "10.0.2.3", "--guest", "10.0.2.4"], "no network"),
-            (&["--addr", "10.0.2.2/24", "--guest", "fd00:2::3"], "no network"),
-        ] {
-            let text = guests(args).unwrap_err();
-            assert!(text.contains(says), "{args:?}: {text}");
-        }
-    }
-
-    #[test]
-    fn an_address_for_this_machine_that_a_guest_never_sends_to_is_refused() {
-        let checked = |address: &str| {
-            let options = options(&["--host", address]);
-            rules(&options, &networks(&options).expect("networks")).map(drop)
-        };
-        for (address, says) in [
-            ("127.0.0.1", "own loopback"),
-            ("127.9.9.9", "own loopback"),
-            ("0.0.0.0", "no address of one host"),
-            ("224.0.0.1", "no address of one host"),
-            ("10.0.2.15", "own network"),
-            ("10.0.2.99", "own network"),
-        ] {
-            match checked(address) {
-                Err(Failure::Usage(text)) => assert!(text.contains(says), "{address}: {text}"),
-                other => panic!("{address}: {other:?}"),
-            }
-        }
-        for address in ["192.0.2.1", "10.0.2.2", "10.0.3.1"] {
-            assert!(checked(address).is_ok(), "{address}");
-        }
     }
 
     #[test]

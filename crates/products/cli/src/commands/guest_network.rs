@@ -435,3 +435,105 @@ fn is_host(network: Cidr, address: IpAddr) -> bool {
     let edges = [Some(network.network()), network.broadcast().map(IpAddr::V4)];
     !has_edges || !edges.contains(&Some(address))
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn network(args: &[&str]) -> Result<GuestNetwork, String> {
+        let words = ["pagewire", "run"].iter().chain(args).chain(&["--", "true"]);
+        let Ok(Cli { command: Command::Run(options), .. }) = Cli::try_parse_from(words) else {
+            panic!("{args:?}");
+        };
+        match GuestNetwork::of(&options.guest) {
+            Ok(network) => Ok(network),
+            Err(Failure::Usage(text)) => Err(text),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    fn guests(args: &[&str]) -> Result<Vec<String>, String> {
+        Ok(network(args)?.guests().map(|guest| guest.to_string()).collect())
+    }
+
+    #[test]
+    fn a_guest_has_an_address_of_each_version_unless_the_networks_are_given() {
+        assert_eq!(guests(&[]).unwrap(), ["10.0.2.15", "fd00:2::f"]);
+        assert_eq!(guests(&["--addr", "10.9.0.1/16"]).unwrap(), ["10.9.0.15"]);
+        assert_eq!(guests(&["--guest", "10.0.2.99"]).unwrap(), ["10.0.2.99", "fd00:2::f"]);
+    }
+
+    #[test]
+    fn it_is_never_our_own_and_never_the_networks_first_or_last() {
+        for (ours, guest) in [
+            ("10.0.0.15/24", "10.0.0.1"),
+            ("10.0.0.1/30", "10.0.0.2"),
+            ("10.0.0.2/30", "10.0.0.1"),
+            ("10.0.0.1/28", "10.0.0.2"),
+            ("10.0.0.0/31", "10.0.0.1"),
+            ("10.0.0.1/31", "10.0.0.0"),
+            ("fd77::f/64", "fd77::1"),
+            ("fd77::1/127", "fd77::"),
+        ] {
+            assert_eq!(guests(&["--addr", ours]).unwrap(), [guest], "{ours}");
+        }
+        assert!(guests(&["--addr", "10.0.0.1/32"]).unwrap_err().contains("no address left"));
+    }
+
+    #[test]
+    fn addresses_that_cannot_work_are_refused_with_the_reason() {
+        for (args, says) in [
+            (&["--addr", "10.0.0.1"][..], "10.77.0.2/24"),
+            (&["--guest", "10.0.2.2"], "our own"),
+            (&["--guest", "10.0.3.2"], "not in the network"),
+            (&["--guest", "10.0.2.255"], "broadcast"),
+            (&["--guest", "10.0.2.3", "--guest", "10.0.2.4"], "no network"),
+            (&["--addr", "10.0.2.2/24", "--guest", "fd00:2::3"], "no network"),
+        ] {
+            let text = guests(args).unwrap_err();
+            assert!(text.contains(says), "{args:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn an_address_for_this_machine_that_a_guest_never_sends_to_is_refused() {
+        for (address, says) in [
+            ("127.0.0.1", "own loopback"),
+            ("127.9.9.9", "own loopback"),
+            ("::1", "own loopback"),
+            ("0.0.0.0", "no address of one host"),
+            ("224.0.0.1", "no address of one host"),
+            ("10.0.2.15", "the guest's own"),
+        ] {
+            let text = network(&["--host", address]).expect_err(address);
+            assert!(text.contains(says), "{address}: {text}");
+        }
+    }
+
+    #[test]
+    fn an_address_of_the_guests_link_that_leads_here_is_ours() {
+        for (address, ours) in [
+            ("192.0.2.1", false),
+            ("10.0.3.1", false),
+            // The router's is ours already.
+            ("10.0.2.2", false),
+            ("10.0.2.99", true),
+            ("169.254.1.2", true),
+            ("fd00:2::99", true),
+            ("fe80::99", true),
+        ] {
+            let found = network(&["--host", address]).expect(address);
+            let expected: Vec<IpAddr> =
+                ours.then(|| address.parse().unwrap()).into_iter().collect();
+            assert_eq!(found.further, expected, "{address}");
+        }
+        let several = network(&["--addr", "10.0.2.2/24", "--addr", "10.0.2.3/24"]).expect("two");
+        assert_eq!(several.routers().count(), 1);
+        assert_eq!(several.further, ["10.0.2.3".parse::<IpAddr>().unwrap()]);
+        let resolver = network(&["--dns-addr", "10.0.2.3"]).expect("a resolver");
+        assert_eq!((resolver.resolvers(), resolver.further.len()), (resolver.further.clone(), 1));
+    }
+}

@@ -1,6 +1,8 @@
 //! The commands, each in a module of its name. `run` and `gateway` share [`guest`], `ss` and `top` share
 //! [`processes`]; the measurements are a crate of their own.
 
+#[cfg(feature = "full")]
+mod background;
 pub(crate) mod demo;
 #[cfg(feature = "full")]
 pub(crate) mod fetch;
@@ -8,6 +10,8 @@ pub(crate) mod fetch;
 pub(crate) mod gateway;
 #[cfg(feature = "full")]
 mod guest;
+#[cfg(feature = "full")]
+mod guest_network;
 #[cfg(feature = "full")]
 mod processes;
 #[cfg(feature = "full")]

@@ -26,6 +26,7 @@ use signal_hook::low_level::emulate_default_handler;
 use crate::args::Cli;
 use crate::args::guest::RunOptions;
 use crate::commands::guest;
+use crate::commands::guest_network::GuestNetwork;
 use crate::failure::{Failure, reason};
 use crate::limits::{LAST_TIME, SHUTDOWN_TIME};
 use crate::sys::Inherited;
@@ -82,15 +83,16 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     // The program has them; this process has no use for them.
     let inherited = Inherited::find();
     let is_root = geteuid().is_root();
-    let networks = guest::networks(&options.guest).map_err(ours)?;
-    let network = guest::inside(&options.guest, &options.tap, &networks);
-    let prepared = Program::new(&network, &options.program);
+    let network = GuestNetwork::of(&options.guest).map_err(ours)?;
+    let tap = options.tap.as_deref().or(network.copied.as_deref()).unwrap_or("pw0");
+    let inside = network.inside(tap, false);
+    let prepared = Program::new(&inside, &options.program);
     let (mut program, parts) = prepared.map_err(|e| ours(Failure::Failed(e.to_string())))?;
     for note in program.notes() {
         eprintln!("pagewire: {note}");
     }
     let tap = TapBuilder::new().adopt(parts).map_err(|e| ours(e.into()))?;
-    let opened = guest::open(&options.guest, &networks, false).map_err(ours)?;
+    let opened = guest::open(&options.guest, network, None).map_err(ours)?;
     let has_terminal = File::open("/dev/tty").is_ok();
     let mut plan = SandboxPlan::default();
     plan.child = true;

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ impl Stop {
 }
 
 fn become_program(wire: &Wire, name: &OsStr, args: &[OsString]) -> Result<Infallible, Stop> {
-    let network = expect_network(wire)?;
+    let (network, _) = expect_network(wire)?;
     let mut notes = Vec::new();
     if geteuid().is_root()
         && let Err(e) = mounts::keep_the_machine()
@@ -117,12 +117,10 @@ fn make_tap(wire: &Wire, namespace: &Namespace) -> Result<(), Stop> {
     // While this process is half in the namespace, nobody in there may trace it: it still has what is
     // this machine's.
     no_tracing()?;
-    let network = expect_network(wire)?;
-    match namespace {
-        // A single file is opened: by the next open, the number may be another process's.
-        Namespace::Process(id) => enter(Path::new(&format!("/proc/{id}/ns/net")))?,
-        Namespace::Path(path) => enter(path)?,
-    }
+    let (network, files) = expect_network(wire)?;
+    let mut files = files.into_iter().map(File::from);
+    let file = files.next().ok_or(Stop::Silently)?;
+    enter(namespace, &file, files.next())?;
     if !network.left_alone {
         loopback_up().map_err(|e| Stop::Because(e.to_string()))?;
     }
@@ -135,7 +133,7 @@ fn no_tracing() -> Result<(), Stop> {
 }
 
 /// The advice for a user who may not enter a namespace.
-fn not_permitted() -> &'static str {
+pub(super) fn not_permitted() -> &'static str {
     match geteuid().is_root() {
         true => ": a container's profile, or another user namespace, forbids it",
         false => ": run as its owner or as root",
@@ -144,22 +142,15 @@ fn not_permitted() -> &'static str {
 
 /// Enters a network namespace by way of the user namespace that owns it. That of a process in there may
 /// be another, of the program's own, in which nothing is permitted to it.
-fn enter(path: &Path) -> Result<(), Stop> {
-    let what = format!("enter the namespace {}", path.display());
-    let file = File::open(path).map_err(|e| {
-        let advice = match e.kind() {
-            io::ErrorKind::PermissionDenied => not_permitted(),
-            _ => "",
-        };
-        Stop::because(format!("{what}{advice}"))(e)
-    })?;
+fn enter(namespace: &Namespace, file: &File, user: Option<File>) -> Result<(), Stop> {
+    let what = format!("enter the namespace {namespace}");
     let is_own = |file: &File, kind: &str| -> Result<bool, Stop> {
         let own = fs::metadata(format!("/proc/self/ns/{kind}"));
         let ids = |found: io::Result<fs::Metadata>| found.map(|m| (m.dev(), m.ino()));
         let same = ids(file.metadata()).and_then(|found| Ok(found == ids(own)?));
         same.map_err(Stop::because("look at this process's namespaces"))
     };
-    if is_own(&file, "net")? {
+    if is_own(file, "net")? {
         let why = "it is the network that this process is in; name that of a container";
         return Err(Stop::Because(format!("{what}: {why}")));
     }
@@ -174,12 +165,13 @@ fn enter(path: &Path) -> Result<(), Stop> {
         })
     };
     // Without an owner that can be found, the next step reports the error.
-    if let Ok(owner) = sys::owner(file.as_fd()).map(File::from)
+    let owner = user.map_or_else(|| sys::owner(file.as_fd()).map(File::from), Ok);
+    if let Ok(owner) = owner
         && !is_own(&owner, "user")?
     {
         moved(LinkNameSpaceType::User, &owner)?;
     }
-    moved(LinkNameSpaceType::Network, &file)?;
+    moved(LinkNameSpaceType::Network, file)?;
     // The change of rights may have reset it.
     no_tracing()
 }
@@ -231,10 +223,15 @@ fn allow_to_all() -> Vec<String> {
     notes
 }
 
-fn expect_network(wire: &Wire) -> Result<InsideNetwork, Stop> {
-    let text = expect(wire, NETWORK)?;
-    InsideNetwork::decode(&text)
-        .ok_or_else(|| Stop::Because("the helper is another version".into()))
+/// The settings, and the files of the namespaces that exist.
+fn expect_network(wire: &Wire) -> Result<(InsideNetwork, Vec<OwnedFd>), Stop> {
+    let message = match wire.receive() {
+        Ok(Some(message)) if message.kind == NETWORK => message,
+        _ => return Err(Stop::Silently),
+    };
+    let network = InsideNetwork::decode(&message.text());
+    let network = network.ok_or_else(|| Stop::Because("the helper is another version".into()))?;
+    Ok((network, message.fds))
 }
 
 fn expect(wire: &Wire, kind: u8) -> Result<String, Stop> {

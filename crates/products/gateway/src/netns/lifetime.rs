@@ -35,6 +35,9 @@ impl Lifetime {
             Namespace::Process(id) => return Self::of_process(pid(*id)?),
             Namespace::Path(path) => path,
         };
+        // A descriptor of this process's leads to the file that it is of.
+        let leads_to = fs::canonicalize(path).ok().filter(|to| !to.starts_with("/proc"));
+        let path = leads_to.as_deref().filter(|_| path.starts_with("/proc")).unwrap_or(path);
         let mut parts = path.components().skip_while(|part| *part == Component::RootDir);
         if path.is_absolute() && parts.next() == Some(Component::Normal("proc".as_ref())) {
             let id = parts.next().and_then(|part| part.as_os_str().to_str()?.parse().ok());

@@ -35,9 +35,12 @@ mod outside;
 mod program;
 pub(crate) mod sys;
 
+use std::fmt;
+use std::fs::File;
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 use pagewire::Cidr;
 use pagewire::device::DeviceError;
@@ -131,6 +134,39 @@ pub enum Namespace {
     Process(u32),
     /// A file such as `/run/netns/NAME`.
     Path(PathBuf),
+}
+
+impl Namespace {
+    /// Opens the namespace's file, and that of the user namespace if one is named. This process does so, and not the
+    /// helper, to which `/proc/self` would mean another process.
+    fn open(&self, user: Option<&Path>) -> Result<Vec<OwnedFd>, NetnsError> {
+        let open = |path: &Path| match File::open(path) {
+            Ok(file) => Ok(file.into()),
+            Err(e) => {
+                let advice = match e.kind() {
+                    io::ErrorKind::PermissionDenied => inside::not_permitted(),
+                    _ => "",
+                };
+                let path = path.display();
+                Err(NetnsError::Inside(format!("enter the namespace {path}{advice}: {e}")))
+            }
+        };
+        // A single file is opened: by the next open, the number may be another process's.
+        let net = match self {
+            Self::Process(id) => open(Path::new(&format!("/proc/{id}/ns/net")))?,
+            Self::Path(path) => open(path)?,
+        };
+        Ok([net].into_iter().chain(user.map(open).transpose()?).collect())
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process(id) => write!(f, "/proc/{id}/ns/net"),
+            Self::Path(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// Why there is no program, or no tap.

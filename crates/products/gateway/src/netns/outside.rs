@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -20,14 +20,18 @@ use super::{InsideNetwork, Lifetime, Namespace, NetnsError};
 /// Gives it `network`'s addresses and routers. [`TapBuilder::adopt`](pagewire::device::TapBuilder::adopt)
 /// makes a device of it here. The tap keeps the namespace; [`Lifetime`] says when nobody else does.
 ///
+/// `user` is a file of the user namespace to enter first; `None`: the one that owns the namespace.
+///
 /// # Errors
 /// [`NetnsError`], whose text says what to do.
 pub fn tap_in(
     namespace: &Namespace,
+    user: Option<&Path>,
     network: &InsideNetwork,
 ) -> Result<(TapParts, Lifetime), NetnsError> {
     let lifetime = Lifetime::of(namespace).map_err(NetnsError::system("watch the namespace"))?;
-    let mut helper = Helper::start(&own_program(), Some(namespace), network, &[])?;
+    let files = namespace.open(user)?;
+    let mut helper = Helper::start(&own_program(), Some(namespace), &files, network, &[])?;
     let (parts, _) = helper.tap()?;
     let _ = helper.child.wait();
     // The process number may be another process's by now, and then this is another namespace.
@@ -53,16 +57,18 @@ impl Helper {
     pub(super) fn start(
         file: &Path,
         namespace: Option<&Namespace>,
+        files: &[OwnedFd],
         network: &InsideNetwork,
         program: &[OsString],
     ) -> Result<Self, NetnsError> {
         let failed = NetnsError::system("start a helper process");
         let (wire, its) = Wire::pair().map_err(&failed)?;
-        wire.send(NETWORK, network.encode().as_bytes(), &[]).map_err(&failed)?;
+        wire.send(NETWORK, network.encode().as_bytes(), files).map_err(&failed)?;
         let mut command = Command::new(file);
         command.args(arguments(its.as_raw_fd(), namespace)).args(program);
         if namespace.is_some() {
-            command.stdin(Stdio::null()).stdout(Stdio::null());
+            // What the helper has to say comes by its socket: whoever reads the caller's is not to wait for it.
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         }
         // The helper inherits its end.
         fcntl_setfd(&its, FdFlags::empty()).map_err(|e| failed(e.into()))?;

@@ -76,7 +76,7 @@ impl Program {
         if program.is_empty() {
             return Err(NetnsError::Config("there is no program to run".into()));
         }
-        let mut helper = Helper::start(helper, None, network, program)?;
+        let mut helper = Helper::start(helper, None, &[], network, program)?;
         let (parts, notes) = helper.tap()?;
         let pidfd = pid(&helper)
             .and_then(|id| Ok(pidfd_open(id, PidfdFlags::empty())?))

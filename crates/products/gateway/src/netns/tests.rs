@@ -23,17 +23,21 @@ fn network() -> InsideNetwork {
 fn what_is_told_to_the_helper_is_what_it_understands() {
     let whole = network();
     assert_eq!(InsideNetwork::decode(&whole.encode()), Some(whole));
-    let least = InsideNetwork {
-        tap: "pw0".into(),
-        mtu: 1500,
-        ..InsideNetwork::default()
-    };
+    let least = InsideNetwork { tap: "pw0".into(), mtu: 1500, ..InsideNetwork::default() };
     assert_eq!(InsideNetwork::decode(&least.encode()), Some(least));
 }
 
 #[test]
 fn what_it_does_not_understand_is_refused_as_a_whole() {
-    for text in ["mtu many\n", "router nowhere\n", "tap\n", "route x\n", "mac 12\n", "left behind\n", "colour blue\n"] {
+    for text in [
+        "mtu many\n",
+        "router nowhere\n",
+        "tap\n",
+        "route x\n",
+        "mac 12\n",
+        "left behind\n",
+        "colour blue\n",
+    ] {
         assert_eq!(InsideNetwork::decode(&(network().encode() + text)), None, "{text}");
     }
 }
