@@ -134,6 +134,37 @@ pub const PUBLISHED_BACKLOG: i32 = 4096;
 /// Clients that one port accepts in one turn.
 pub const ACCEPT_BURST: usize = 64;
 
+// Connections between sockets of the kernel.
+
+/// Descriptors of one such connection: two sockets, and a pipe for each direction.
+pub const SPLICE_DESCRIPTORS: usize = 6;
+
+/// Bytes that one such connection moves in each direction in its turn: the largest pipe once.
+pub const SPLICE_TURN: usize = 1 << 20;
+
+/// Bytes of a large pipe: what Linux allows by default (`fs.pipe-max-size`).
+pub const LARGE_PIPE: usize = 1 << 20;
+
+/// Large pipes of one guest: a quarter of the pages that Linux lets a user have in all pipes by default
+/// (`fs.pipe-user-pages-soft`: 64 MiB).
+pub const LARGE_PIPES: usize = 16;
+
+/// Bytes of all other pipes, as Linux makes them.
+pub const SMALL_PIPE: usize = 64 << 10;
+
+/// Empty pipes that are kept for the next connections.
+pub const SPARE_PIPES: usize = 16;
+
+/// Time between two looks at the ports that programs listen on.
+pub const PORTS_LOOK: Duration = Duration::from_secs(1);
+
+/// Ports of one guest that are opened because a program listens on them, in each direction and protocol. Each has two
+/// descriptors; a developer's machine has some fifty.
+pub const PORTS_FOLLOWED: usize = 256;
+
+/// Bytes of a table of the kernel's sockets that are read: some 28,000 sockets.
+pub(crate) const PORT_TABLE: usize = 4 << 20;
+
 // Memory of one guest's stack.
 
 /// Bytes of memory that a guest's connections pin, for data that the network has not taken and for data
@@ -405,6 +436,10 @@ pub(crate) const HELPER_MESSAGE: usize = 64 << 10;
 
 /// Descriptors in such a message: Linux's `SCM_MAX_FD`, of which a tap has 16.
 pub(crate) const HELPER_FDS: usize = 253;
+
+/// Time that the helper in a namespace has for a socket; it makes one in microseconds. Then it counts as gone: a late
+/// answer would be taken for that to the next request.
+pub const HELPER_TIME: Duration = Duration::from_secs(2);
 
 /// Symbolic links on the way to a file that a sandbox keeps: as many as the kernel follows.
 pub const PATH_LINKS: usize = 40;

@@ -3,7 +3,9 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -23,6 +25,12 @@ pub(super) const GO: u8 = b'g';
 pub(super) const FAILED: u8 = b'f';
 /// The program could not be executed: the error's number.
 pub(super) const NOT_EXECUTED: u8 = b'x';
+/// The helper is in the namespace and takes requests: which of the port tables it passes, and their descriptors.
+pub(super) const SERVES: u8 = b's';
+/// To the helper: a request for a socket. The answer is the same, with the descriptor.
+pub(super) const SOCKET: u8 = b'k';
+/// There is no such socket: the error's number.
+pub(super) const ERRNO: u8 = b'e';
 
 /// An end of the socket.
 #[derive(Debug)]
@@ -64,6 +72,11 @@ impl Wire {
         let parts = [IoSlice::new(&kind), IoSlice::new(body)];
         sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL)?;
         Ok(())
+    }
+
+    /// From now on, [`receive`](Self::receive) fails with `WouldBlock` after this time.
+    pub(super) fn limit_time(&self, limit: Duration) -> io::Result<()> {
+        Ok(set_socket_timeout(&self.0, Timeout::Recv, Some(limit))?)
     }
 
     /// Waits for a message. `None`: the other end is closed.

@@ -13,41 +13,53 @@ use std::process::{Command, ExitCode};
 use pagewire::Tap;
 use pagewire::device::{TapParts, loopback_up};
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
+use rustix::process::{
+    DumpableBehavior, Signal, getegid, geteuid, set_dumpable_behavior,
+    set_parent_process_death_signal,
+};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-use super::helper_socket::{FAILED, GO, MAPS, NETWORK, NOT_EXECUTED, READY, Ready, Wire};
+use super::helper_socket::{
+    ERRNO, FAILED, GO, MAPS, Message, NETWORK, NOT_EXECUTED, READY, Ready, SERVES, SOCKET, Wire,
+};
+use super::ports::PortTables;
+use super::sockets::Request;
 use super::{InsideNetwork, Namespace, mounts, sys};
+use crate::sandbox;
 
 /// The first argument of a helper; its socket's number, its namespace, and the program follow.
 pub(super) const INSIDE: &str = "inside-namespace";
+
+/// The first argument of a helper that stays, and makes sockets.
+pub(super) const SOCKETS: &str = "sockets-of-namespace";
 
 /// The namespace's argument: a new one.
 const NEW: &str = "new";
 
 /// The arguments of a helper.
-pub(super) fn arguments(socket: i32, namespace: Option<&Namespace>) -> [OsString; 3] {
+pub(super) fn arguments(work: &str, socket: i32, namespace: Option<&Namespace>) -> [OsString; 3] {
     let namespace = match namespace {
         None => NEW.into(),
         Some(Namespace::Process(id)) => id.to_string().into(),
         // A relative path cannot be taken for one of the others.
         Some(Namespace::Path(path)) => Path::new(".").join(path).into_os_string(),
     };
-    [INSIDE.into(), socket.to_string().into(), namespace]
+    [work.into(), socket.to_string().into(), namespace]
 }
 
 /// If this process was started as a helper, does the helper's work: `main` ends with the status that
 /// this returns. `None`: it is no helper. To be called first, before there are threads.
 pub fn inside() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
-    if args.next().as_deref() != Some(OsStr::new(INSIDE)) {
+    let work = args.next()?;
+    if work != INSIDE && work != SOCKETS {
         return None;
     }
-    Some(help(args).unwrap_or(ExitCode::FAILURE))
+    Some(help(&work, args).unwrap_or(ExitCode::FAILURE))
 }
 
 /// `None`: the arguments are not those of a helper.
-fn help(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+fn help(work: &OsStr, mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let number = args.next()?.to_str()?.parse().ok()?;
     let wire = Wire::new(sys::inherited(number).ok()?);
     let namespace = args.next()?;
@@ -59,7 +71,12 @@ fn help(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
         _ => {
             let id = namespace.to_str().and_then(|text| text.parse().ok());
             let path = || Namespace::Path(PathBuf::from(&namespace));
-            make_tap(&wire, &id.map_or_else(path, Namespace::Process))
+            let namespace = id.map_or_else(path, Namespace::Process);
+            if work == SOCKETS {
+                make_sockets(&wire, &namespace)
+            } else {
+                make_tap(&wire, &namespace)
+            }
         }
     };
     Some(match done {
@@ -118,13 +135,59 @@ fn make_tap(wire: &Wire, namespace: &Namespace) -> Result<(), Stop> {
     // this machine's.
     no_tracing()?;
     let (network, files) = expect_network(wire)?;
-    let mut files = files.into_iter().map(File::from);
-    let file = files.next().ok_or(Stop::Silently)?;
-    enter(namespace, &file, files.next())?;
+    enter_files(namespace, files)?;
     if !network.left_alone {
         loopback_up().map_err(|e| Stop::Because(e.to_string()))?;
     }
     send_ready(wire, tap(&network)?, Vec::new())
+}
+
+/// Enters the namespace by its file, and by that of a user namespace if there is a second one.
+fn enter_files(namespace: &Namespace, files: Vec<OwnedFd>) -> Result<(), Stop> {
+    let mut files = files.into_iter().map(File::from);
+    let file = files.next().ok_or(Stop::Silently)?;
+    enter(namespace, &file, files.next())
+}
+
+/// Stays in the namespace and makes sockets, until the other end of the wire is closed.
+fn make_sockets(wire: &Wire, namespace: &Namespace) -> Result<(), Stop> {
+    no_tracing()?;
+    let files = match wire.receive() {
+        Ok(Some(message)) if message.kind == GO => message.fds,
+        _ => return Err(Stop::Silently),
+    };
+    enter_files(namespace, files)?;
+    // Before that, the change of rights would have reset it. A parent that has ended before has closed the wire.
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|e| Stop::because("end with this process")(e.into()))?;
+    loopback_up().map_err(|e| Stop::Because(e.to_string()))?;
+    let tables = PortTables::open_files();
+    let are_there: Vec<u8> = tables.iter().map(|table| table.is_some().into()).collect();
+    let tables: Vec<OwnedFd> = tables.into_iter().flatten().collect();
+    sandbox::close_doors_of_helper().map_err(Stop::Because)?;
+    wire.send(SERVES, &are_there, &tables).map_err(|_| Stop::Silently)?;
+    drop(tables);
+    sys::close_standard_streams();
+    while let Ok(Some(message)) = wire.receive() {
+        // A request of another kind comes from a broken process.
+        let made = Request::parse(&message.text())
+            .filter(|_| message.kind == SOCKET)
+            .ok_or(Errno::INVAL)
+            .and_then(Request::make);
+        let sent = match made {
+            Ok(socket) => wire.send(SOCKET, b"", &[socket]),
+            Err(error) => wire.send(ERRNO, &error.raw_os_error().to_ne_bytes(), &[]),
+        };
+        sent.map_err(|_| Stop::Silently)?;
+    }
+    Ok(())
+}
+
+/// The tables that a helper has passed on; `None`: that makes no sense.
+pub(super) fn tables(message: Message) -> Option<Vec<Option<OwnedFd>>> {
+    let mut fds = message.fds.into_iter();
+    let take = |is_there: &u8| if *is_there == 1 { fds.next().map(Some) } else { Some(None) };
+    message.body.iter().map(take).collect()
 }
 
 fn no_tracing() -> Result<(), Stop> {
@@ -265,11 +328,12 @@ mod tests {
 
     #[test]
     fn no_path_is_mistaken_for_a_process_or_for_a_new_namespace() {
-        let namespace = |path: &str| arguments(5, Some(&Namespace::Path(path.into())))[2].clone();
+        let namespace =
+            |path: &str| arguments(INSIDE, 5, Some(&Namespace::Path(path.into())))[2].clone();
         assert_eq!(namespace("new"), "./new");
         assert_eq!(namespace("17"), "./17");
         assert_eq!(namespace("/run/netns/a"), "/run/netns/a");
-        assert_eq!(arguments(5, Some(&Namespace::Process(17)))[2], "17");
-        assert_eq!(arguments(5, None)[1..], [OsString::from("5"), OsString::from("new")]);
+        assert_eq!(arguments(INSIDE, 5, Some(&Namespace::Process(17)))[2], "17");
+        assert_eq!(arguments(INSIDE, 5, None)[1..], [OsString::from("5"), OsString::from("new")]);
     }
 }

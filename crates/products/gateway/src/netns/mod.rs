@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Read [`Program`] (a program whose only network is a tap) and [`tap_in`] (a tap in a namespace
-//! that exists) first. A process with threads cannot enter a user namespace, so a helper does. It is
+//! that exists) first, then [`NsSockets`] (sockets of a namespace). A process with threads cannot enter a user namespace, so a helper does. It is
 //! this program, started again: its `main` begins with [`inside`]:
 //!
 //! ```no_run
@@ -32,7 +32,9 @@ mod inside;
 mod lifetime;
 mod mounts;
 mod outside;
+mod ports;
 mod program;
+mod sockets;
 pub(crate) mod sys;
 
 use std::fmt;
@@ -48,7 +50,9 @@ use pagewire::device::DeviceError;
 pub use inside::inside;
 pub use lifetime::Lifetime;
 pub use outside::tap_in;
+pub use ports::{ListeningPort, ListensAt};
 pub use program::{Change, Program, ProgramError};
+pub use sockets::NsSockets;
 
 /// The network settings inside of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

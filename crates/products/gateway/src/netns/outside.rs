@@ -13,7 +13,7 @@ use rustix::process::{getegid, geteuid};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::helper_socket::{FAILED, MAPS, NETWORK, READY, Ready, Wire};
-use super::inside::arguments;
+use super::inside::{INSIDE, arguments};
 use super::{InsideNetwork, Lifetime, Namespace, NetnsError};
 
 /// Makes a tap in a network namespace that exists; it vanishes when its descriptors are closed.
@@ -46,6 +46,26 @@ pub(super) fn own_program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
 }
 
+/// Starts a helper, whose arguments have its socket's number. `quiet`: it does not need this process's terminal.
+pub(super) fn spawn(
+    file: &Path,
+    quiet: bool,
+    arguments: impl FnOnce(i32) -> Vec<OsString>,
+) -> Result<(Wire, Child), NetnsError> {
+    let failed = NetnsError::system("start a helper process");
+    let (wire, its) = Wire::pair().map_err(&failed)?;
+    let mut command = Command::new(file);
+    command.args(arguments(its.as_raw_fd()));
+    if quiet {
+        // What the helper has to say comes by its socket: whoever reads the caller's is not to wait for it.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    }
+    // The helper inherits its end.
+    fcntl_setfd(&its, FdFlags::empty()).map_err(|e| failed(e.into()))?;
+    let child = command.spawn().map_err(&failed)?;
+    Ok((wire, child))
+}
+
 /// A helper, until it has become the program or has ended.
 #[derive(Debug)]
 pub(super) struct Helper {
@@ -61,18 +81,14 @@ impl Helper {
         network: &InsideNetwork,
         program: &[OsString],
     ) -> Result<Self, NetnsError> {
+        let (wire, child) = spawn(file, namespace.is_some(), |socket| {
+            arguments(INSIDE, socket, namespace)
+                .into_iter()
+                .chain(program.iter().cloned())
+                .collect()
+        })?;
         let failed = NetnsError::system("start a helper process");
-        let (wire, its) = Wire::pair().map_err(&failed)?;
         wire.send(NETWORK, network.encode().as_bytes(), files).map_err(&failed)?;
-        let mut command = Command::new(file);
-        command.args(arguments(its.as_raw_fd(), namespace)).args(program);
-        if namespace.is_some() {
-            // What the helper has to say comes by its socket: whoever reads the caller's is not to wait for it.
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        }
-        // The helper inherits its end.
-        fcntl_setfd(&its, FdFlags::empty()).map_err(|e| failed(e.into()))?;
-        let child = command.spawn().map_err(&failed)?;
         Ok(Self { wire, child })
     }
 

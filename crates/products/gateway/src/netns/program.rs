@@ -12,7 +12,7 @@ use rustix::process::{
 
 use super::helper_socket::{GO, NOT_EXECUTED};
 use super::outside::{Helper, own_program};
-use super::{InsideNetwork, NetnsError};
+use super::{InsideNetwork, Namespace, NetnsError, NsSockets};
 
 /// A program whose only network is a tap: prepared by [`new`](Self::new), begun by
 /// [`begin`](Self::begin).
@@ -112,6 +112,14 @@ impl Program {
             Some(number) => Err(ProgramError::NotExecuted(io::Error::from_raw_os_error(number))),
             None => Err(NetnsError::HelperEnded.into()),
         }
+    }
+
+    /// Sockets of the program's network; see [`NsSockets::of`].
+    ///
+    /// # Errors
+    /// [`NetnsError`], whose text says what to do.
+    pub fn sockets(&self) -> Result<NsSockets, NetnsError> {
+        NsSockets::of(&Namespace::Process(self.id()))
     }
 
     /// A way to send it signals from other threads.

@@ -26,6 +26,15 @@ pub(super) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
+/// Closes the standard streams of this process, for good: nothing may print from here on.
+pub(super) fn close_standard_streams() {
+    for number in 0..=2 {
+        // SAFETY: this process has one thread, which uses none of them from here on: the standard library opens
+        // nothing by these numbers, and takes errors about them for success.
+        unsafe { rustix::io::close(number) };
+    }
+}
+
 /// Moves this thread into new namespaces. With a user namespace among them, it must be the only one.
 pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
     let flags = flags.difference(UnshareFlags::FILES);

@@ -7,8 +7,8 @@ use std::env::consts::ARCH;
 
 use libc::{
     AF_INET, AF_INET6, AF_UNIX, ENOSYS, EPERM, F_ADD_SEALS, F_DUPFD_CLOEXEC, F_GET_SEALS, F_GETFD,
-    F_GETFL, F_SETFD, F_SETFL, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY, PROT_EXEC, SOCK_DGRAM,
-    SOCK_STREAM,
+    F_GETFL, F_SETFD, F_SETFL, F_SETPIPE_SZ, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY, PROT_EXEC,
+    SOCK_DGRAM, SOCK_STREAM,
 };
 use seccompiler::{
     BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
@@ -31,8 +31,8 @@ const SOCK_TYPE_MASK: u64 = 0xf;
 /// The bits of `open` with which a file is written, made or cut.
 const WRITES: u64 = (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC) as u64;
 /// The allowed operations of `fcntl`: neither the receiver of signals (`F_SETOWN`) nor locks.
-const OF_DESCRIPTORS: [i32; 7] =
-    [F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_ADD_SEALS, F_GET_SEALS];
+const OF_DESCRIPTORS: [i32; 8] =
+    [F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_ADD_SEALS, F_GET_SEALS, F_SETPIPE_SZ];
 /// The flags of `clone` for new namespaces (`linux/sched.h`): cgroup, uts, ipc, user, pid, net, mount, time.
 const CLONE_NEW: u64 = 0x0200_0000
     | 0x0400_0000
@@ -62,6 +62,7 @@ const ALWAYS: &[(&str, &[i64])] = &[
             libc::SYS_sendto,
             libc::SYS_sendmsg,
             libc::SYS_sendmmsg,
+            libc::SYS_splice,
             libc::SYS_lseek,
             libc::SYS_fsync,
             libc::SYS_fdatasync,
@@ -227,6 +228,34 @@ pub(super) fn restrict(plan: &SandboxPlan) -> Option<String> {
     };
     let done = apply(newer_clone()).and_then(|()| apply(allowed(plan)));
     done.err().map(|e| format!("system calls: {e}"))
+}
+
+/// Calls of a helper that makes sockets, by what they are for. Its sockets are restricted as a gateway's.
+const OF_A_HELPER: &[(&str, &[i64])] = &[
+    ("its wire", &[libc::SYS_recvmsg, libc::SYS_sendmsg]),
+    ("sockets", &[libc::SYS_setsockopt, libc::SYS_bind, libc::SYS_listen]),
+    ("descriptors", &[libc::SYS_close]),
+    (
+        "memory, but none that is executed",
+        &[libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise, libc::SYS_brk],
+    ),
+    ("its end", &[libc::SYS_sigaltstack, libc::SYS_exit, libc::SYS_exit_group]),
+    ("signals that stop and continue it", &[libc::SYS_rt_sigreturn, libc::SYS_restart_syscall]),
+];
+
+/// Applies the filter of a helper that makes sockets.
+pub(super) fn restrict_helper() -> Result<(), String> {
+    let filter = || -> Result<BpfProgram, Error> {
+        let calls = OF_A_HELPER.iter().flat_map(|(_, calls)| *calls);
+        let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+            calls.map(|&call| (call, Vec::new())).collect();
+        rules.insert(libc::SYS_socket, sockets(&SandboxPlan::default())?);
+        let none = |bits: i32| one(2, SeccompCmpOp::MaskedEq(bits as u64), 0);
+        rules.insert(libc::SYS_mmap, vec![none(PROT_EXEC)?]);
+        program(rules, SeccompAction::Errno(EPERM as u32), SeccompAction::Allow)
+    };
+    let filter = filter().map_err(|e| format!("system calls: {e}"))?;
+    apply_filter(&filter).map_err(|e| format!("system calls: {e}"))
 }
 
 /// A filter cannot read the arguments of `clone3`, so it does not exist: the C library then uses

@@ -29,6 +29,20 @@ pub(super) fn limit_other_programs() {
     let _ = clear_ambient_capability_set();
 }
 
+/// Drops all capabilities but that to bind ports below 1024, as far as it is there.
+pub(super) fn keep_only_ports() -> Result<(), String> {
+    limit_other_programs();
+    let ports = |sets: CapabilitySets| {
+        let kept = sets.permitted & CapabilitySet::NET_BIND_SERVICE;
+        let none = CapabilitySet::empty();
+        let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
+        set_no_new_privs(true).and_then(|()| set_capabilities(None, sets))
+    };
+    let done = capabilities(None).and_then(ports);
+    no_core_dumps().map_or(Ok(()), Err)?;
+    done.map_err(|e| format!("capabilities: {e}"))
+}
+
 /// Drops the capabilities of this thread. One that was root until now keeps the right to signal what
 /// it has started: system calls allow signals to its own child and to itself only.
 pub(super) fn drop_all(plan: &SandboxPlan, left_root: bool) -> Option<String> {

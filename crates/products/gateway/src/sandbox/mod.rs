@@ -127,6 +127,14 @@ pub fn close_doors(plan: &SandboxPlan) -> Result<SandboxReport, SandboxError> {
     Ok(SandboxReport { missing })
 }
 
+/// Gives up all rights of a helper process that makes sockets of a namespace on request: but that to bind ports below
+/// 1024 there. Returns what could not be given up.
+pub(crate) fn close_doors_of_helper() -> Result<(), String> {
+    caps::keep_only_ports()?;
+    calls::restrict_helper()?;
+    Ok(())
+}
+
 /// Directories in which services keep a `resolv.conf`, and nothing that is secret.
 const OF_RESOLVERS: [&str; 3] = ["/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager"];
 
