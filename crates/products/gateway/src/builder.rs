@@ -9,11 +9,13 @@ use pagewire::{Cidr, CidrError};
 use crate::dns::{DeniedName, OwnNames, Resolver};
 use crate::guest_link::GuestLink;
 use crate::limits::{CONNECTIONS, IDLE_TIME, MEMORY};
+use crate::netns::NsSockets;
 use crate::policy::{RouteSocket, Rules};
 use crate::publish::Publish;
 use crate::relay::Dial;
 use crate::request::{Journal, Judge};
 use crate::source::Source;
+use crate::splice::Forward;
 
 /// Settings of a new gateway; see [`Gateway::builder`](crate::Gateway::builder).
 #[must_use]
@@ -84,6 +86,9 @@ pub struct GuestConfig {
     pub(crate) idle: Option<Duration>,
     pub(crate) memory: usize,
     pub(crate) spin: Option<Duration>,
+    pub(crate) inside: Option<NsSockets>,
+    pub(crate) loopback: bool,
+    pub(crate) forwarded: Vec<Forward>,
 }
 
 impl Default for GuestConfig {
@@ -100,6 +105,9 @@ impl Default for GuestConfig {
             idle: Some(IDLE_TIME),
             memory: MEMORY,
             spin: None,
+            inside: None,
+            loopback: false,
+            forwarded: Vec::new(),
         }
     }
 }
@@ -173,6 +181,12 @@ impl GuestConfig {
         GuestLink { ours, networks, guests: self.addresses.clone(), proxy_arp: self.proxy_arp }
     }
 
+    /// Has ports of the namespace's loopback lead to this machine's; needs [`inside`](Self::inside).
+    pub fn forward(mut self, what: Forward) -> Self {
+        self.forwarded.push(what);
+        self
+    }
+
     /// Publishes ports of the guest, whose [address](Self::guest) is needed then.
     pub fn publish(mut self, what: Publish) -> Self {
         self.published.push(what);
@@ -196,4 +210,10 @@ pagewire::parts::setters! {
     /// How long the guest's thread polls the device before it sleeps; see
     /// [`pagewire::HostBuilder::spin`].
     spin(limit: Duration): spin = Some(limit);
+    /// Sockets in the guest's network namespace, for [`loopback`](GuestConfig::loopback),
+    /// [`forward`](GuestConfig::forward), and ports that follow the programs in there.
+    inside(sockets: NsSockets): inside = Some(sockets);
+    /// Clients of published ports that come over this machine's loopback, or by a Unix socket, reach the loopback of
+    /// the guest's namespace, and not the guest's address; needs [`inside`](GuestConfig::inside).
+    loopback(on: bool): loopback = on;
 }

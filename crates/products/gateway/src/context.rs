@@ -120,7 +120,36 @@ impl Context {
         from: SocketAddr,
         to: SocketAddr,
     ) -> JudgedFlow {
-        let mut ask = Ask::new(self.guest, protocol, from, to);
+        let ask = Ask::new(self.guest, protocol, from, to);
+        self.judge_ask(now, ask)
+    }
+
+    /// Judges a flow of the guest to this machine's loopback, which its settings have opened. Denials hold.
+    pub(crate) fn judge_forwarded(
+        &mut self,
+        now: Instant,
+        protocol: Protocol,
+        from: SocketAddr,
+        to: SocketAddr,
+    ) -> JudgedFlow {
+        let ask = Ask { mapped: true, ..Ask::new(self.guest, protocol, from, to) };
+        self.judge_ask(now, ask)
+    }
+
+    /// Whether such a flow may go to `to` itself. Writes nothing down.
+    pub(crate) fn permits_forwarded(
+        &self,
+        protocol: Protocol,
+        from: SocketAddr,
+        to: SocketAddr,
+    ) -> bool {
+        let ask = Ask { mapped: true, ..Ask::new(self.guest, protocol, from, to) };
+        let opinion = self.judge.as_ref().and_then(|judge| judge.judge(&ask));
+        opinion.unwrap_or_else(|| self.rules.judge(&ask)) == Verdict::Allow
+    }
+
+    fn judge_ask(&mut self, now: Instant, mut ask: Ask) -> JudgedFlow {
+        let to = ask.to;
         ask.names = self.dns.names().of(now, to.ip());
         ask.given = self.dns.given(&ask.names, to.ip());
         ask.once = self.dns.names().denied(to.ip());

@@ -44,6 +44,9 @@ pagewire::parts::counters! {
         exhausted,
         /// Connections of clients to published ports.
         clients,
+        /// Connections between loopback interfaces, of a namespace and of this machine, which the kernel's sockets
+        /// were joined for; the part of `opened` without the stack.
+        spliced,
         /// Payload bytes from the guest to the network.
         bytes_out,
         /// Payload bytes from the network to the guest.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -20,10 +21,12 @@ use crate::dns::{DnsConfig, DnsCounters, DnsServer};
 use crate::echo::Echo;
 use crate::epoll::EpollSet;
 use crate::limits::{FINISH_LOOK, GUESTS, RESERVED_DESCRIPTORS, UNSENT};
+use crate::netns::NsSockets;
 use crate::policy::LocalAddresses;
 use crate::publish::{OpenPort, Publish};
-use crate::relay::{Closer, Kernel, Relay, RelayService, Setup};
+use crate::relay::{Closer, Kernel, Loopback, Relay, RelayService, Setup};
 use crate::request::{GuestId, Judge as _};
+use crate::splice::{Follow, Forward, ForwardPorts, Listens, listen_inside};
 use crate::udp::Udp;
 
 /// Connects guests with the network of this process.
@@ -88,6 +91,14 @@ pub enum AddError {
     Publish {
         /// The ports that were to be published.
         what: Publish,
+        /// The error.
+        error: io::Error,
+    },
+    /// A port of the namespace's loopback cannot be had.
+    #[error("forwarding {what}: {error}")]
+    Forward {
+        /// The ports that were to lead here.
+        what: Forward,
         /// The error.
         error: io::Error,
     },
@@ -189,6 +200,15 @@ impl Gateway {
         let mut watch = EpollSet::new()?;
         let dns = host.with_stack(|stack, _| DnsServer::open(stack, dns))?;
         watch.add_wakeup(dns.wait_fd())?;
+        let loopback = match config.inside.clone() {
+            None => None,
+            Some(inside) => {
+                let (journal, idle) = (settings.journal.clone(), config.idle);
+                let loopback = Loopback::start(inside, config.loopback, journal, idle)?;
+                watch.add_wakeup(loopback.inbox().wait_fd().as_fd())?;
+                Some(loopback)
+            }
+        };
         let context = Context {
             guest: id,
             link,
@@ -216,13 +236,18 @@ impl Gateway {
             connections: config.connections,
             idle: config.idle,
             addresses: config.addresses,
+            loopback,
         };
         let relay = RelayService::new(Relay::new(context, setup, udp, echo));
         host.attach_as(Box::new(relay.clone()), true);
-        let guest = Guest { id, host, relay, _permit: permit };
+        let guest = Guest { id, host, relay, inside: config.inside, _permit: permit };
         for what in &config.published {
             let refused = |error| AddError::Publish { what: what.clone(), error };
             guest.publish(what).map_err(refused)?;
+        }
+        for what in &config.forwarded {
+            let refused = |error| AddError::Forward { what: what.clone(), error };
+            guest.forward(what).map_err(refused)?;
         }
         Ok(guest)
     }
@@ -261,6 +286,7 @@ pub struct Guest {
     id: GuestId,
     host: Host,
     relay: RelayService,
+    inside: Option<NsSockets>,
     _permit: GuestPermit,
 }
 
@@ -277,6 +303,12 @@ impl Guest {
     /// `AddrInUse`, `PermissionDenied` and the like for the sockets; `AddrNotAvailable` if the guest's
     /// address was not [given](GuestConfig::guest).
     pub fn publish(&self, what: &Publish) -> io::Result<Vec<SocketAddr>> {
+        if let Some(except) = what.auto() {
+            let (side, protocol) = (Listens::Inside, what.protocol());
+            let follow = Follow { side, protocol, except: except.clone() };
+            self.host.with_stack(|_, _| self.relay.with(|relay| relay.follow(follow)))?;
+            return Ok(Vec::new());
+        }
         let opened = what.open()?;
         let addresses = opened.iter().filter_map(OpenPort::address).collect();
         self.serve(what, opened)?;
@@ -300,6 +332,33 @@ impl Guest {
     /// What is published, in the order in which it was.
     pub fn published(&self) -> Vec<Publish> {
         self.relay.read(Relay::published)
+    }
+
+    /// Has ports of the namespace's loopback lead to this machine's from now on.
+    ///
+    /// # Errors
+    /// `Unsupported` without [sockets in the namespace](GuestConfig::inside); `AddrInUse`, `PermissionDenied` and the
+    /// like for the listeners in there; `BrokenPipe` if the namespace's helper is gone.
+    pub fn forward(&self, what: &Forward) -> io::Result<()> {
+        let none =
+            "there are no sockets in the guest's namespace: give them in the guest's settings";
+        let none = || io::Error::new(io::ErrorKind::Unsupported, none);
+        let inside = self.inside.as_ref().ok_or_else(none)?;
+        let Forward { ports, except, protocol } = what;
+        let (first, last, to) = match *ports {
+            ForwardPorts::Range { first, last, to } => (first, last, to),
+            ForwardPorts::Auto => {
+                let (side, except) = (Listens::Outside, except.clone());
+                let follow = Follow { side, protocol: *protocol, except };
+                return self.host.with_stack(|_, _| self.relay.with(|r| r.follow(follow)));
+            }
+        };
+        for port in (first..=last).filter(|port| !except.has(*port)) {
+            let listeners = listen_inside(inside, *protocol, port, to + (port - first))?;
+            let forward = |relay: &mut Relay| relay.forward(port, listeners, false);
+            self.host.with_stack(|_, _| self.relay.with(forward))?;
+        }
+        Ok(())
     }
 
     /// Waits until all data that the guest has sent on its connections was passed on, with the ends of its

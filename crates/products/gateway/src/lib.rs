@@ -38,6 +38,7 @@ mod relay;
 mod request;
 pub mod sandbox;
 mod source;
+mod splice;
 mod sys;
 mod template;
 mod udp;
@@ -68,3 +69,4 @@ pub use request::{
 };
 pub use source::Source;
 pub use template::Template;
+pub use splice::{Forward, ForwardError};

@@ -13,13 +13,15 @@ use rustix::net::{bind, connect, ipproto, listen, socket_with, sockopt};
 
 use crate::limits::PUBLISHED_BACKLOG;
 use crate::request::Protocol;
+use crate::splice::Except;
 
 /// Ports to publish: `[HOSTADDRESS:]PORT[:GUESTPORT][/udp]`, where a port may be a range, or
-/// `PATH:GUESTPORT` for a Unix socket (a path has a slash).
+/// `PATH:GUESTPORT` for a Unix socket (a path has a slash), or `auto[,~PORTS][/udp]` for all ports on which programs in
+/// the guest's namespace listen, as long as they do (needs [`GuestConfig::inside`](crate::GuestConfig::inside)).
 ///
 /// ```
 /// use pagewire_gateway::Publish;
-/// for text in ["8080", "8080:80", "127.0.0.1:8080:80", "[::1]:53:5353/udp", "8000-8009:9000-9009"] {
+/// for text in ["8080", "8080:80", "127.0.0.1:8080:80", "[::1]:53:5353/udp", "8000-8009:9000-9009", "auto,~22"] {
 ///     let publish: Publish = text.parse()?;
 ///     assert_eq!(publish.to_string(), text);
 /// }
@@ -44,6 +46,10 @@ enum On {
         last: u16,
     },
     Unix(PathBuf),
+    /// The ports on which programs in the guest's namespace listen, but these.
+    Auto {
+        except: Except,
+    },
 }
 
 /// The text does not say what to publish.
@@ -106,6 +112,8 @@ impl Publish {
     pub fn open(&self) -> io::Result<Vec<OpenPort>> {
         let (address, first, last) = match &self.on {
             On::Unix(path) => return Ok(vec![self.open_unix(path)?]),
+            // They are opened as programs begin to listen.
+            On::Auto { .. } => return Ok(Vec::new()),
             On::Ports { address, first, last } => (*address, *first, *last),
         };
         let mut opened = Vec::new();
@@ -124,6 +132,24 @@ impl Publish {
             }
         }
         Ok(opened)
+    }
+
+    /// One port of all addresses, to the same port of the guest.
+    pub(crate) fn one(port: u16, protocol: Protocol) -> Self {
+        let on = On::Ports { address: None, first: port, last: port };
+        Self { on, to: port, guest: None, protocol }
+    }
+
+    /// The ports that are left out, if this is about all ports of programs in the guest's namespace.
+    pub(crate) fn auto(&self) -> Option<&Except> {
+        match &self.on {
+            On::Auto { except } => Some(except),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.protocol
     }
 
     fn open_port(&self, on: SocketAddr, to: u16) -> io::Result<OpenPort> {
@@ -194,6 +220,10 @@ fn parse(text: &str) -> Result<Publish, &'static str> {
         Some((rest, _)) => (rest, Protocol::Tcp),
         None => (text, Protocol::Tcp),
     };
+    if text == "auto" || text.starts_with("auto,") {
+        let (_, except) = Except::split(text)?;
+        return Ok(Publish { on: On::Auto { except }, to: 0, guest: None, protocol });
+    }
     let (address, ports) = match text.strip_prefix('[') {
         Some(rest) => {
             let (address, ports) = rest.split_once("]:").ok_or("no ']:' behind the address")?;
@@ -237,6 +267,7 @@ impl fmt::Display for Publish {
         };
         match &self.on {
             On::Unix(path) => write!(f, "{}:{}", path.display(), self.to)?,
+            On::Auto { except } => write!(f, "auto{except}")?,
             On::Ports { address, first, last } => {
                 match address {
                     Some(IpAddr::V4(v4)) => write!(f, "{v4}:")?,

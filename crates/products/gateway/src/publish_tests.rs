@@ -8,7 +8,16 @@ fn why(text: &str) -> String {
 
 #[test]
 fn what_is_published_reads_as_it_was_written() {
-    for text in ["80", "8080:80", "127.0.0.1:8080:80", "[::1]:8080:80", "53/udp", "1-9:11-19/udp"] {
+    for text in [
+        "80",
+        "8080:80",
+        "127.0.0.1:8080:80",
+        "[::1]:8080:80",
+        "53/udp",
+        "1-9:11-19/udp",
+        "auto",
+        "auto,~22,~5000-5009/udp",
+    ] {
         assert_eq!(text.parse::<Publish>().expect(text).to_string(), text);
     }
     let socket: Publish = "/run/udp/tcp.sock:80".parse().expect("a path");
@@ -24,6 +33,7 @@ fn what_cannot_be_published_says_why() {
     assert!(why("1-9:65530").contains("beyond 65535"));
     assert!(why("1.2.3:80").contains("no address"));
     assert!(why("[::1:80").contains("']:'"));
+    assert!(why("auto,22").contains("begin with ~"));
     assert!(why("/run/x").contains("port of the guest"));
 }
 

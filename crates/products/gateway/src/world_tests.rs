@@ -152,6 +152,7 @@ impl World {
             connections,
             idle,
             addresses: vec!["10.0.2.15".parse().unwrap()],
+            loopback: None,
         };
         let relay = Relay::new(context, setup, udp, echo);
         Self { guest, gateway, relay, now: Instant::from_millis(1000), far, records }

@@ -165,9 +165,9 @@ fn make_sockets(wire: &Wire, namespace: &Namespace) -> Result<(), Stop> {
     let are_there: Vec<u8> = tables.iter().map(|table| table.is_some().into()).collect();
     let tables: Vec<OwnedFd> = tables.into_iter().flatten().collect();
     sandbox::close_doors_of_helper().map_err(Stop::Because)?;
+    sys::close_standard_streams();
     wire.send(SERVES, &are_there, &tables).map_err(|_| Stop::Silently)?;
     drop(tables);
-    sys::close_standard_streams();
     while let Ok(Some(message)) = wire.receive() {
         // A request of another kind comes from a broken process.
         let made = Request::parse(&message.text())

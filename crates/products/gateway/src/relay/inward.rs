@@ -10,6 +10,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
 use slab::Slab;
 
+use super::loopback::client_inside;
 use super::pair::{Pair, reset_on_drop};
 use super::{Flow, Relay};
 use crate::context::{FlowRecord, JudgedFlow};
@@ -17,30 +18,43 @@ use crate::epoll::{SourceKind, Token};
 use crate::limits::{ACCEPT_BURST, CLIENTS_LEAVE, DIAL_RETRY};
 use crate::publish::{OpenPort, Publish, Unlink};
 use crate::request::{How, Protocol};
+use crate::splice::Listens;
 
 /// Published ports of a guest, in the order in which they were published.
 #[derive(Default)]
 pub(super) struct Ports {
     /// The sockets of clients of TCP ports.
-    listeners: Slab<Published>,
+    pub(super) listeners: Slab<Published>,
     /// What is published, with its sockets.
     sets: Vec<(Publish, Vec<Socket>)>,
 }
 
 /// A socket of a published port: the slot of a listener, or the guest's address and port for datagrams.
-enum Socket {
+pub(super) enum Socket {
     Listener(usize),
     Datagrams(SocketAddr),
 }
 
 pub(super) struct Published {
-    listener: OwnedFd,
-    serial: u32,
-    /// The guest's address and port that connections go to.
-    to: SocketAddr,
+    pub(super) listener: OwnedFd,
+    pub(super) serial: u32,
+    /// The address and port that connections go to: the guest's, or of this machine's loopback.
+    pub(super) to: SocketAddr,
+    pub(super) leads: Leads,
+    /// The port of a program, which it is open for, and where that listens.
+    pub(super) followed: Option<(Listens, u16)>,
     /// Clients may wait in its backlog.
-    waits: bool,
-    _path: Option<Unlink>,
+    pub(super) waits: bool,
+    pub(super) _path: Option<Unlink>,
+}
+
+/// The direction of a listener's connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leads {
+    /// To the guest.
+    In,
+    /// To this machine, from the namespace.
+    Out,
 }
 
 impl Relay {
@@ -91,7 +105,7 @@ impl Relay {
     }
 
     /// `None`: another socket stands for it.
-    fn publish_one(&mut self, now: Instant, opened: OpenPort) -> io::Result<Option<Socket>> {
+    pub(super) fn publish_one(&mut self, now: Instant, opened: OpenPort) -> io::Result<Option<Socket>> {
         let OpenPort { socket, port, protocol, local, guest, optional, path } = opened;
         let like = local.map(|local| local.ip());
         // Datagrams keep their version of IP.
@@ -105,6 +119,7 @@ impl Relay {
                 return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, text));
             }
         };
+        self.note_own_port(protocol, local);
         if protocol == Protocol::Udp {
             self.udp.publish(now, &mut self.context, socket, to)?;
             return Ok(Some(Socket::Datagrams(to)));
@@ -112,7 +127,16 @@ impl Relay {
         let slot = self.published.listeners.vacant_entry();
         let at = slot.key();
         let serial = self.context.watch.add_source(&socket, SourceKind::Published, at as u32)?;
-        slot.insert(Published { listener: socket, serial, to, waits: true, _path: path });
+        let (leads, followed, waits) = (Leads::In, None, true);
+        slot.insert(Published {
+            listener: socket,
+            serial,
+            to,
+            leads,
+            followed,
+            waits,
+            _path: path,
+        });
         Ok(Some(Socket::Listener(at)))
     }
 
@@ -150,9 +174,15 @@ impl Relay {
                 let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
                 match acceptfrom_with(&published.listener, flags) {
                     Ok((socket, client)) => {
-                        let to = published.to;
+                        let (to, leads) = (published.to, published.leads);
                         let client = client.and_then(|client| SocketAddr::try_from(client).ok());
-                        self.welcome(now, stack, socket, (client, to));
+                        match leads {
+                            Leads::In => self.welcome(now, stack, socket, (client, to)),
+                            Leads::Out => {
+                                let from = client_inside(client, to);
+                                self.join_outside(now, socket, from, to);
+                            }
+                        }
                     }
                     Err(rustix::io::Errno::AGAIN) => {
                         published.waits = false;
@@ -190,11 +220,14 @@ impl Relay {
         // Data of one segment leaves in one segment; a Unix socket has no segments.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let from = client.unwrap_or(SocketAddr::new(to.ip(), 0));
-        let JudgedFlow { flow, ask, to: verdict } =
-            self.context.judge_client(now, Protocol::Tcp, from, to);
-        let Ok(to) = verdict else {
+        let judged = self.context.judge_client(now, Protocol::Tcp, from, to);
+        let Ok(to) = judged.to else {
             return reset_on_drop(&socket);
         };
+        if self.setup.loopback.as_ref().is_some_and(|loopback| loopback.takes(client)) {
+            return self.join_inside(socket, client, judged);
+        }
+        let JudgedFlow { flow, ask, .. } = judged;
         let record = FlowRecord::new(now, flow, ask);
         // A client that the guest can answer keeps its address.
         let link = &self.context.link;

@@ -12,6 +12,7 @@ mod closer;
 mod dial;
 mod dialler;
 mod inward;
+mod loopback;
 mod pair;
 mod pump;
 mod service;
@@ -43,6 +44,7 @@ use dial::{Dialling, Dials};
 pub(crate) use dialler::Kernel;
 pub use dialler::{Dial, Dialled};
 use inward::Ports;
+pub(crate) use loopback::Loopback;
 use pair::{Flags, Pair, Step, reset_on_drop};
 pub(crate) use service::RelayService;
 
@@ -56,6 +58,8 @@ pub(crate) struct Setup {
     pub(crate) idle: Option<Duration>,
     /// The guest's own addresses, for clients of published ports.
     pub(crate) addresses: Vec<IpAddr>,
+    /// Connections between loopback interfaces; `None`: there are no sockets in the guest's namespace.
+    pub(crate) loopback: Option<Loopback>,
 }
 
 pub(crate) struct Relay {
@@ -137,6 +141,7 @@ impl Relay {
 
     /// Handles events of the guest's connections and of the kernel's sockets, and what is due.
     pub(crate) fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
+        let mut woken = false;
         let mut names = self.context.dns.poll_timeout().is_some_and(|at| at <= now);
         for event in events {
             if event.socket == self.setup.listener {
@@ -158,7 +163,7 @@ impl Relay {
                 SourceKind::Endpoint => self.udp.note_host(token, ready),
                 SourceKind::Echo => self.echo.note_host(token, ready),
                 SourceKind::Published => self.note_clients(token),
-                SourceKind::Wakeup => names = true,
+                SourceKind::Wakeup => (names, woken) = (true, true),
             }
         }
         self.context.watch.give_back(ready);
@@ -166,13 +171,17 @@ impl Relay {
             self.context.dns.turn(now, stack, events);
             self.context.note_refused_names(now);
         }
+        if woken {
+            self.change_ports(now);
+        }
         self.pump(now, stack);
         self.deliver(now, stack);
         self.sweep(now, stack);
         // Clients and dials come after the steps that make room for them.
         self.accept(now, stack);
         self.admit(now, stack);
-        self.context.descriptors = self.flows.len() + self.context.dns.descriptors();
+        self.context.descriptors =
+            self.flows.len() + self.context.dns.descriptors() + self.spliced_descriptors();
         self.udp.turn(now, stack, &mut self.context);
         self.echo.turn(now, stack, &mut self.context);
         self.context.note_denial_sum(now, false);
@@ -356,7 +365,7 @@ impl Relay {
     }
 
     pub(crate) fn connections(&self) -> usize {
-        self.flows.len() + self.deliveries.len()
+        self.flows.len() + self.deliveries.len() + self.spliced()
     }
 
     /// Whether everything that the guest has sent on its connections was passed on, with the ends of
@@ -366,11 +375,13 @@ impl Relay {
             Flow::Pair(pair) => pair.flags.contains(Flags::OUT_ENDED),
             Flow::Dialling(_) | Flow::Replaced => false,
         }) && self.dials.is_empty()
+            && self.setup.loopback.as_ref().is_none_or(|loopback| loopback.splicer().is_finished())
     }
 
     /// Whether this guest may have another descriptor.
     fn may_open(&self) -> bool {
-        let connections = self.flows.len() + self.context.dns.descriptors();
+        let connections =
+            self.flows.len() + self.context.dns.descriptors() + self.spliced_descriptors();
         let used = connections + self.udp.len() + self.echo.len();
         used < self.context.share.per_guest()
     }
@@ -382,7 +393,11 @@ impl Relay {
     pub(crate) fn counters(&self) -> Counters {
         let dns = self.context.dns.counters();
         let (names_denied, denials_full) = (dns.denied, dns.denials_full);
-        Counters { names_denied, denials_full, ..self.context.counters }
+        let mut counters = Counters { names_denied, denials_full, ..self.context.counters };
+        if let Some(loopback) = &self.setup.loopback {
+            loopback.splicer().count(&mut counters);
+        }
+        counters
     }
 
     pub(crate) fn denied(&self) -> Denied {
@@ -406,6 +421,11 @@ impl Relay {
             reset(now, stack, delivery.tcp);
         }
         self.published = Ports::default();
+        // Its connections are reset, and their ends written down.
+        let counted = self.counters();
+        if self.setup.loopback.take().is_some() {
+            self.context.counters = counted;
+        }
         (self.deliver_at, self.sweep_at, self.accept_at) = (None, None, None);
         self.context.dns.close(now, stack);
         self.udp.end_all(now, stack, &self.context);

@@ -10,4 +10,5 @@ mod links;
 mod published;
 mod relay;
 mod sandbox;
+mod spliced;
 mod support;

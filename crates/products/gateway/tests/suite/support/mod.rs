@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod frames;
+pub mod helper;
 pub mod namespaces;
 
 use std::io::{self, Read, Write};

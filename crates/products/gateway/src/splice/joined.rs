@@ -1,0 +1,284 @@
+//! [`Joined`]: a connection of two sockets of the kernel, and how its bytes and ends pass.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown, sockopt};
+use rustix::pipe::{SpliceFlags, splice};
+
+use super::pipes::{Pipe, Pipes};
+use crate::limits::{DELIVERY, SPLICE_TURN};
+
+/// One of the two sockets.
+pub(super) struct Side {
+    pub(super) socket: OwnedFd,
+    /// The socket may have data, or its end.
+    readable: bool,
+    writable: bool,
+    /// The kernel has reported an error.
+    failed: bool,
+}
+
+/// The bytes from one side to the other.
+#[derive(Default)]
+struct Way {
+    /// A pipe, while there are bytes in it.
+    pipe: Option<Pipe>,
+    pending: usize,
+    /// The source has ended.
+    ended: bool,
+    /// The end was passed on, or nobody wants it.
+    over: bool,
+    moved: u64,
+}
+
+/// The sockets of a connection: first the client's.
+pub(super) struct Joined {
+    pub(super) sides: [Side; 2],
+    ways: [Way; 2],
+    /// The side that is broken, whose received data is still passed on until this time.
+    broken: Option<(usize, Instant)>,
+    pub(super) active_at: Instant,
+    pub(super) calls: Calls,
+}
+
+/// Calls that moved bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Calls {
+    pub(super) reads: u64,
+    pub(super) writes: u64,
+}
+
+/// The next step for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Wait,
+    /// There is more to move.
+    Again,
+    /// There is no pipe for now.
+    NoPipe,
+    /// Both streams were passed on with their ends.
+    Finished,
+    /// This side is broken, and the other is to be reset.
+    Broken(usize),
+}
+
+impl Side {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self { socket, readable: false, writable: false, failed: false }
+    }
+
+    pub(super) fn note(&mut self, ready: EventFlags) {
+        let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+        self.readable |= ready.intersects(EventFlags::IN | ends);
+        self.writable |= ready.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
+        self.failed |= ready.contains(EventFlags::ERR);
+    }
+
+    /// Whether the socket has failed. Takes the error.
+    pub(super) fn take_error(&mut self) -> Option<io::Error> {
+        if !std::mem::take(&mut self.failed) {
+            return None;
+        }
+        sockopt::socket_error(&self.socket).ok().and_then(Result::err).map(io::Error::from)
+    }
+
+    /// Whether the kernel has reported an error.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed
+    }
+}
+
+impl Joined {
+    pub(super) fn new(client: Side, far: Side, now: Instant) -> Self {
+        Self {
+            sides: [client, far],
+            ways: Default::default(),
+            broken: None,
+            active_at: now,
+            calls: Calls::default(),
+        }
+    }
+
+    /// Bytes from the client, and to it.
+    pub(super) fn moved(&self) -> [u64; 2] {
+        let [there, back] = &self.ways;
+        [there.moved, back.moved]
+    }
+
+    /// Whether the stream of this side was passed on, with its end.
+    pub(super) fn is_over(&self, side: usize) -> bool {
+        self.ways.get(side).is_none_or(|way| way.over)
+    }
+
+    /// Moves what can be moved: [`SPLICE_TURN`] bytes at most in each direction.
+    pub(super) fn work(&mut self, now: Instant, pipes: &mut Pipes) -> Step {
+        let before = self.moved();
+        let (mut again, mut no_pipe) = (false, false);
+        for from in 0..2 {
+            match self.pass(from, pipes) {
+                Ok(Passed::All) => {}
+                Ok(Passed::Part) => again = true,
+                Ok(Passed::NoPipe) => no_pipe = true,
+                // Behind the data of a side comes its error, so there is nothing left to pass on.
+                Err(Failed::Source) => return Step::Broken(from),
+                Err(Failed::Sink) => self.stop_sending(1 - from, now, pipes),
+            }
+        }
+        if self.moved() != before {
+            self.active_at = now;
+        }
+        if let Some(step) = self.look_at_errors(now, pipes) {
+            return step;
+        }
+        match self.broken {
+            // All that it had sent is passed on.
+            Some((side, _)) if self.is_over(side) => Step::Broken(side),
+            _ if self.ways.iter().all(|way| way.over) => Step::Finished,
+            _ if again => Step::Again,
+            _ if no_pipe => Step::NoPipe,
+            _ => Step::Wait,
+        }
+    }
+
+    /// Finds errors that no call returns: those behind the end of a stream, or behind data that nobody takes.
+    fn look_at_errors(&mut self, now: Instant, pipes: &mut Pipes) -> Option<Step> {
+        for at in 0..2 {
+            let (Some(side), Some(way)) = (self.sides.get_mut(at), self.ways.get(at)) else {
+                continue;
+            };
+            if !side.failed {
+                continue;
+            }
+            let is_behind = way.ended || way.pending > 0;
+            if way.over {
+                if side.take_error().is_some() {
+                    return Some(Step::Broken(at));
+                }
+            } else if is_behind && self.broken.is_none() {
+                self.stop_sending(at, now, pipes);
+            }
+        }
+        None
+    }
+
+    /// Moves bytes from this side to the other.
+    fn pass(&mut self, from: usize, pipes: &mut Pipes) -> Result<Passed, Failed> {
+        let [first, second] = &mut self.sides;
+        let (source, sink) = if from == 0 { (first, second) } else { (second, first) };
+        let Some(way) = self.ways.get_mut(from) else { return Ok(Passed::All) };
+        let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+        let mut left = SPLICE_TURN;
+        let passed = loop {
+            if way.over {
+                break Passed::All;
+            }
+            if let Some(pipe) = &way.pipe {
+                if !sink.writable {
+                    break Passed::All;
+                }
+                match splice(&pipe.read, None, &sink.socket, None, way.pending, flags) {
+                    Ok(n) => {
+                        self.calls.writes += 1;
+                        way.pending = way.pending.saturating_sub(n);
+                        way.moved += n as u64;
+                        left = left.saturating_sub(n);
+                        if way.pending == 0 {
+                            way.pipe.take().into_iter().for_each(|pipe| pipes.give_back(pipe));
+                        }
+                    }
+                    Err(Errno::AGAIN) => sink.writable = false,
+                    Err(Errno::INTR) => {}
+                    Err(_) => return Err(Failed::Sink),
+                }
+                continue;
+            }
+            if way.ended {
+                way.over = true;
+                // A socket that is gone reports that itself.
+                let _ = shutdown(&sink.socket, Shutdown::Write);
+                break Passed::All;
+            }
+            if !source.readable {
+                break Passed::All;
+            }
+            if left == 0 {
+                break Passed::Part;
+            }
+            let Ok(pipe) = pipes.take() else { break Passed::NoPipe };
+            let read = splice(&source.socket, None, &pipe.write, None, pipe.size, flags);
+            if let Ok(n @ 1..) = read {
+                self.calls.reads += 1;
+                (way.pending, way.pipe) = (n, Some(pipe));
+                continue;
+            }
+            pipes.give_back(pipe);
+            match read {
+                Ok(_) => way.ended = true,
+                Err(Errno::AGAIN) => source.readable = false,
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Failed::Source),
+            }
+        };
+        Ok(passed)
+    }
+
+    /// Notes that this side takes no more. What it has sent before is passed on first.
+    fn stop_sending(&mut self, side: usize, now: Instant, pipes: &mut Pipes) {
+        if self.broken.is_none() {
+            self.broken = Some((side, now + DELIVERY));
+        }
+        if let Some(way) = self.ways.get_mut(1 - side) {
+            way.over = true;
+            way.pipe.take().into_iter().for_each(|pipe| pipes.discard(pipe));
+        }
+        // The rest of its data, its end, or the error, is still to be read.
+        if let Some(side) = self.sides.get_mut(side) {
+            side.readable = true;
+        }
+    }
+
+    /// The time when the data of a broken side has waited long enough, and that side.
+    pub(super) fn deadline(&self) -> Option<(usize, Instant)> {
+        self.broken
+    }
+
+    /// Takes the connection apart: gives its pipes back, and resets both sockets unless it has finished.
+    pub(super) fn end(self, finished: bool, pipes: &mut Pipes) {
+        for pipe in self.ways.into_iter().filter_map(|way| way.pipe) {
+            pipes.discard(pipe);
+        }
+        if !finished {
+            self.sides.iter().for_each(|side| reset_on_drop(&side.socket));
+        }
+    }
+}
+
+/// Has the kernel reset the other end when the socket is dropped. A socket that is not TCP's is only closed.
+pub(super) fn reset_on_drop(socket: &OwnedFd) {
+    let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+}
+
+/// What was moved in one direction.
+enum Passed {
+    /// All that can be moved for now.
+    All,
+    /// A turn's part of it.
+    Part,
+    NoPipe,
+}
+
+/// The side that an error is of.
+enum Failed {
+    Source,
+    Sink,
+}
+
+/// The address of the other end, as the kernel has it.
+pub(super) fn peer_of(socket: &OwnedFd) -> Option<SocketAddr> {
+    rustix::net::getpeername(socket).ok().flatten().and_then(|peer| SocketAddr::try_from(peer).ok())
+}

@@ -1,0 +1,458 @@
+//! [`Worker`]: the thread of a [`Splicer`](super::Splicer). It connects far sides, and lets each connection that has
+//! something to move take its turn.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt};
+use rustix::time::Timespec;
+use slab::Slab;
+
+use super::joined::{Joined, Side, Step, peer_of, reset_on_drop};
+use super::pipes::Pipes;
+use super::{Far, Job, Shared, add};
+use crate::limits::{DIAL_RETRY, POLL_EVENTS, SWEEP};
+use crate::netns::NsSockets;
+use crate::request::{Ask, Direction, How, Journal, Protocol, Record};
+
+/// The data of the descriptor that wakes the thread.
+const WAKE: u64 = u64::MAX;
+
+pub(super) struct Worker {
+    epoll: OwnedFd,
+    queue: Receiver<Job>,
+    wake: Arc<OwnedFd>,
+    shared: Arc<Shared>,
+    sockets: NsSockets,
+    journal: Option<Arc<dyn Journal>>,
+    idle: Option<Duration>,
+    flows: Slab<Flow>,
+    last_serial: u32,
+    /// Flows that have something to move; entries may be stale.
+    listed: VecDeque<usize>,
+    /// Flows that wait for a pipe until this time.
+    starved: Vec<usize>,
+    retry_at: Option<Instant>,
+    /// The next deadline of a broken flow, or an earlier time.
+    look_at: Option<Instant>,
+    sweep_at: Instant,
+    pipes: Pipes,
+}
+
+/// A connection with its record.
+struct Flow {
+    serial: u32,
+    is_listed: bool,
+    flow: u64,
+    ask: Ask,
+    began: Instant,
+    /// The guest may still send.
+    is_open_out: bool,
+    state: State,
+}
+
+enum State {
+    /// The far side is being connected.
+    Connecting {
+        client: Side,
+        far: Side,
+        other: Option<SocketAddr>,
+        at: Far,
+    },
+    Joined(Joined),
+    Over,
+}
+
+impl Worker {
+    pub(super) fn new(
+        queue: Receiver<Job>,
+        wake: Arc<OwnedFd>,
+        shared: Arc<Shared>,
+        sockets: NsSockets,
+        journal: Option<Arc<dyn Journal>>,
+        idle: Option<Duration>,
+    ) -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let once = EventFlags::IN | EventFlags::ET;
+        epoll::add(&epoll, &*wake, EventData::new_u64(WAKE), once)?;
+        Ok(Self {
+            epoll,
+            queue,
+            wake,
+            shared,
+            sockets,
+            journal,
+            idle,
+            flows: Slab::new(),
+            last_serial: 0,
+            listed: VecDeque::new(),
+            starved: Vec::new(),
+            retry_at: None,
+            look_at: None,
+            sweep_at: Instant::now() + SWEEP,
+            pipes: Pipes::default(),
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        let mut room = [const { MaybeUninit::uninit() }; POLL_EVENTS];
+        while self.shared.stop.load(Ordering::Acquire) == 0 {
+            let timeout = self.timeout();
+            let events = match epoll::wait(&self.epoll, &mut room, Some(&timeout)) {
+                Ok((events, _)) => &*events,
+                // Only a signal interrupts it.
+                Err(_) => &[],
+            };
+            for event in events {
+                self.note(event.data.u64(), event.flags);
+            }
+            self.take_jobs();
+            self.work();
+            self.look_at_times();
+            self.shared.spare.store(self.pipes.spare_descriptors(), Ordering::Relaxed);
+        }
+        self.end_all();
+    }
+
+    fn timeout(&self) -> Timespec {
+        if !self.listed.is_empty() {
+            return Timespec::default();
+        }
+        let due = [self.retry_at, self.look_at].into_iter().flatten();
+        let due = due.fold(self.sweep_at, Instant::min);
+        let left = due.saturating_duration_since(Instant::now());
+        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+    }
+
+    /// Notes that a socket is ready.
+    fn note(&mut self, data: u64, ready: EventFlags) {
+        if data == WAKE {
+            let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+            return;
+        }
+        let (serial, at, which) = ((data >> 32) as u32, data as u32 >> 1, data as usize & 1);
+        let Some(flow) = self.flows.get_mut(at as usize) else { return };
+        if flow.serial != serial {
+            return;
+        }
+        match &mut flow.state {
+            State::Connecting { client, far, .. } => {
+                if which == 0 { client } else { far }.note(ready);
+            }
+            State::Joined(joined) => {
+                joined.sides.get_mut(which).into_iter().for_each(|side| side.note(ready));
+            }
+            State::Over => {}
+        }
+        self.list(at as usize);
+    }
+
+    fn list(&mut self, at: usize) {
+        if let Some(flow) = self.flows.get_mut(at)
+            && !flow.is_listed
+        {
+            flow.is_listed = true;
+            self.listed.push_back(at);
+        }
+    }
+
+    fn take_jobs(&mut self) {
+        loop {
+            match self.queue.try_recv() {
+                Ok(job) => self.begin(job),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn begin(&mut self, job: Job) {
+        let Job { client, to: (to, other), far: at, flow, ask, began } = job;
+        add(&self.shared.counts.dialled, 1);
+        self.last_serial = self.last_serial.wrapping_add(1);
+        let (serial, is_listed, state) = (self.last_serial, false, State::Over);
+        let slot = self.flows.insert(Flow {
+            serial,
+            is_listed,
+            flow,
+            ask,
+            began,
+            is_open_out: true,
+            state,
+        });
+        let client = Side::new(client);
+        let watched = self.watch(slot, 0, &client.socket);
+        match watched.and_then(|()| self.dial_one(slot, at, to, other)) {
+            Ok((far, other)) => {
+                let state = State::Connecting { client, far: Side::new(far), other, at };
+                self.set_state(slot, state);
+            }
+            Err(error) => self.fail(slot, &client, how_of(&error)),
+        }
+    }
+
+    fn set_state(&mut self, slot: usize, state: State) {
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.state = state;
+        }
+    }
+
+    fn watch(&self, slot: usize, which: u64, socket: &OwnedFd) -> io::Result<()> {
+        let serial = self.flows.get(slot).map_or(0, |flow| flow.serial);
+        let data = u64::from(serial) << 32 | (slot as u64) << 1 | which;
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        Ok(epoll::add(&self.epoll, socket, EventData::new_u64(data), flags)?)
+    }
+
+    /// Begins a connection to the first of two addresses that does not fail at once. Returns the one that is left.
+    fn dial_one(
+        &self,
+        slot: usize,
+        at: Far,
+        to: SocketAddr,
+        other: Option<SocketAddr>,
+    ) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
+        match (self.dial(slot, at, to), other) {
+            (Ok(far), other) => Ok((far, other)),
+            (Err(_), Some(other)) => Ok((self.dial(slot, at, other)?, None)),
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    /// Begins a connection to the far side.
+    fn dial(&self, slot: usize, at: Far, to: SocketAddr) -> io::Result<OwnedFd> {
+        let socket = match at {
+            Far::Inside => self.sockets.socket(Protocol::Tcp, to.is_ipv6())?,
+            Far::Outside => {
+                let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+                let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+                socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?
+            }
+        };
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        match connect(&socket, &to) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.watch(slot, 1, &socket)?;
+        Ok(socket)
+    }
+
+    /// Lets each listed flow take its turn.
+    fn work(&mut self) {
+        let now = Instant::now();
+        for _ in 0..self.listed.len() {
+            let Some(at) = self.listed.pop_front() else { return };
+            let Some(flow) = self.flows.get_mut(at) else { continue };
+            flow.is_listed = false;
+            if let State::Connecting { .. } = flow.state {
+                self.go_on_connecting(at, now);
+            }
+            let Some(Flow { state: State::Joined(joined), ask, .. }) = self.flows.get_mut(at)
+            else {
+                continue;
+            };
+            let flow_is_out = ask.direction == Direction::Out;
+            let (moved, calls) = (joined.moved(), joined.calls);
+            let step = joined.work(now, &mut self.pipes);
+            let (after, calls_after, deadline) = (joined.moved(), joined.calls, joined.deadline());
+            let guest_is_over = joined.is_over(guest_of(ask));
+            let counts = &self.shared.counts;
+            add(&counts.reads, calls_after.reads - calls.reads);
+            add(&counts.writes, calls_after.writes - calls.writes);
+            let grown = |which: usize| {
+                let of = |all: [u64; 2]| all.get(which).copied().unwrap_or(0);
+                of(after) - of(moved)
+            };
+            let (there, back) = (grown(0), grown(1));
+            let is_out = flow_is_out;
+            let (out, inward) = if is_out { (there, back) } else { (back, there) };
+            add(&counts.bytes_out, out);
+            add(&counts.bytes_in, inward);
+            if let Some((_, until)) = deadline {
+                self.look_at = Some(self.look_at.map_or(until, |at| at.min(until)));
+            }
+            if guest_is_over {
+                self.end_out(at);
+            }
+            match step {
+                Step::Wait => {}
+                Step::Again => self.list(at),
+                Step::NoPipe => {
+                    add(&self.shared.counts.exhausted, 1);
+                    self.starved.push(at);
+                    self.retry_at.get_or_insert(now + DIAL_RETRY);
+                }
+                Step::Finished => self.end(at, How::Finished),
+                Step::Broken(side) => self.end_broken(at, side),
+            }
+        }
+    }
+
+    /// Joins the sides once the far one is connected; tries the other address if this one refuses.
+    fn go_on_connecting(&mut self, at: usize, now: Instant) {
+        let Some(flow) = self.flows.get_mut(at) else { return };
+        let state = std::mem::replace(&mut flow.state, State::Over);
+        let State::Connecting { client, mut far, other, at: place } = state else { return };
+        if client.has_failed() {
+            reset_on_drop(&far.socket);
+            return self.fail(at, &client, How::GaveUp);
+        }
+        if let Some(error) = far.take_error() {
+            let Some(other) = other else {
+                return self.fail(at, &client, how_of(&error));
+            };
+            return match self.dial(at, place, other) {
+                Ok(far) => {
+                    let (far, other) = (Side::new(far), None);
+                    self.set_state(at, State::Connecting { client, far, other, at: place });
+                }
+                Err(error) => self.fail(at, &client, how_of(&error)),
+            };
+        }
+        let Some(peer) = peer_of(&far.socket) else {
+            return self.set_state(at, State::Connecting { client, far, other, at: place });
+        };
+        add(&self.shared.counts.opened, 1);
+        let joined = Joined::new(client, far, now);
+        let Some(flow) = self.flows.get_mut(at) else { return };
+        flow.state = State::Joined(joined);
+        if let Some(journal) = &self.journal {
+            journal.note(Record::Opened { flow: flow.flow, ask: flow.ask.clone(), peer });
+        }
+    }
+
+    /// Resets a client that has no far side.
+    fn fail(&mut self, at: usize, client: &Side, how: How) {
+        reset_on_drop(&client.socket);
+        self.end(at, how);
+    }
+
+    fn end_broken(&mut self, at: usize, side: usize) {
+        let is_guest = self.flows.get(at).is_some_and(|flow| guest_of(&flow.ask) == side);
+        self.end(at, if is_guest { How::GuestReset } else { How::PeerReset });
+    }
+
+    /// Notes that the guest's stream was passed on.
+    fn end_out(&mut self, at: usize) {
+        if let Some(flow) = self.flows.get_mut(at)
+            && std::mem::take(&mut flow.is_open_out)
+        {
+            self.shared.open_out.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends a flow, and writes down how.
+    fn end(&mut self, at: usize, how: How) {
+        self.end_out(at);
+        let Some(flow) = self.flows.try_remove(at) else { return };
+        let Flow { flow, ask, began, state, .. } = flow;
+        let mut moved = [0; 2];
+        match state {
+            State::Joined(joined) => {
+                moved = joined.moved();
+                joined.end(how == How::Finished, &mut self.pipes);
+            }
+            State::Connecting { client, far, .. } => {
+                reset_on_drop(&client.socket);
+                reset_on_drop(&far.socket);
+            }
+            State::Over => {}
+        }
+        let counts = &self.shared.counts;
+        match how {
+            How::Finished => add(&counts.finished, 1),
+            How::Idle => add(&counts.idle, 1),
+            How::Refused => add(&counts.refused, 1),
+            How::GaveUp => add(&counts.given_up, 1),
+            How::Exhausted => add(&counts.exhausted, 1),
+            _ => add(&counts.broken, 1),
+        }
+        let [there, back] = moved;
+        let is_out = ask.direction == Direction::Out;
+        let (bytes_out, bytes_in) = if is_out { (there, back) } else { (back, there) };
+        let duration = began.elapsed();
+        if let Some(journal) = &self.journal {
+            journal.note(Record::Closed { flow, ask, bytes_out, bytes_in, duration, how });
+        }
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn look_at_times(&mut self) {
+        let now = Instant::now();
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            for at in std::mem::take(&mut self.starved) {
+                self.list(at);
+            }
+        }
+        if self.look_at.is_some_and(|at| at <= now) {
+            self.look_at = None;
+            let deadline = |(at, flow): (usize, &Flow)| match &flow.state {
+                State::Joined(joined) => joined.deadline().map(|(side, until)| (at, side, until)),
+                _ => None,
+            };
+            let all: Vec<_> = self.flows.iter().filter_map(deadline).collect();
+            for (at, side, until) in all {
+                if until <= now {
+                    self.end_broken(at, side);
+                } else {
+                    self.look_at = Some(self.look_at.map_or(until, |at| at.min(until)));
+                }
+            }
+        }
+        if self.sweep_at <= now {
+            self.sweep(now);
+        }
+    }
+
+    /// Resets flows that were silent for too long, and closes pipes that nobody has.
+    fn sweep(&mut self, now: Instant) {
+        self.sweep_at = now + SWEEP;
+        self.pipes.discard_spare();
+        let Some(limit) = self.idle else { return };
+        let is_idle = |flow: &Flow| match &flow.state {
+            State::Joined(joined) => joined.active_at + limit <= now,
+            _ => flow.began + limit <= now,
+        };
+        let over = self.flows.iter().filter(|(_, flow)| is_idle(flow)).map(|(at, _)| at);
+        for at in over.collect::<Vec<_>>() {
+            self.end(at, How::Idle);
+        }
+    }
+
+    fn end_all(&mut self) {
+        self.take_jobs();
+        for at in self.flows.iter().map(|(at, _)| at).collect::<Vec<_>>() {
+            self.end(at, How::Removed);
+        }
+    }
+}
+
+/// The guest's side of a flow: the client's, if the guest began.
+fn guest_of(ask: &Ask) -> usize {
+    match ask.direction {
+        Direction::Out => 0,
+        Direction::In => 1,
+    }
+}
+
+/// Why there is no far side.
+fn how_of(error: &io::Error) -> How {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => How::Refused,
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => How::NetUnreachable,
+        io::ErrorKind::HostUnreachable => How::HostUnreachable,
+        io::ErrorKind::TimedOut => How::PeerTimedOut,
+        io::ErrorKind::PermissionDenied => How::Prohibited,
+        _ => How::Exhausted,
+    }
+}

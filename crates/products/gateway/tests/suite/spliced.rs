@@ -1,0 +1,690 @@
+//! Connections between the loopback of a namespace and that of this machine: published ports that lead to the former,
+//! and forwarded ones that lead to the latter.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use pagewire_gateway::netns::{ListensAt, Namespace, NsSockets};
+use pagewire_gateway::sandbox::{SandboxPlan, close_doors};
+use pagewire_gateway::{
+    Ask, Direction, Forward, GuestConfig, How, Protocol, Publish, Record, Rules, Verdict,
+};
+use pagewire_testkit::{Need, Netns, can, ip};
+use rustix::net::sockopt::set_socket_linger;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::helper::helper;
+use crate::support::{PATIENCE, World, eventually, pattern, rest, world_with};
+
+const LOCALHOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+/// A namespace for the programs of a guest, and the guest. `None`: the test cannot run here.
+fn both(config: impl FnOnce(GuestConfig) -> GuestConfig) -> Option<(Netns, NsSockets, World)> {
+    both_with(Rules::default(), config)
+}
+
+fn both_with(
+    rules: Rules,
+    config: impl FnOnce(GuestConfig) -> GuestConfig,
+) -> Option<(Netns, NsSockets, World)> {
+    let (netns, sockets) = namespace()?;
+    let guest = "10.0.2.15".parse().unwrap();
+    let inside = sockets.clone();
+    let settings = |c: GuestConfig| config(c.guest(guest).inside(inside).loopback(true));
+    let world = world_with(|builder| builder.rules(rules), settings);
+    Some((netns, sockets, world))
+}
+
+fn namespace() -> Option<(Netns, NsSockets)> {
+    if !can(&[Need::Root]) {
+        return None;
+    }
+    let netns = Netns::new();
+    let place = Namespace::Path(netns.path());
+    let sockets = NsSockets::by_helper(&helper(), &place).expect("a helper");
+    Some((netns, sockets))
+}
+
+fn publish(world: &World, what: &str) -> SocketAddr {
+    let what: Publish = what.parse().unwrap();
+    world.guest.publish(&what).unwrap()[0]
+}
+
+/// A listener in the namespace.
+fn listen(netns: &Netns, at: &str) -> TcpListener {
+    netns.inside(|| TcpListener::bind(at).unwrap())
+}
+
+/// A service in the namespace, on its loopback only, and where clients find it.
+fn published(netns: &Netns, world: &World) -> (TcpListener, SocketAddr) {
+    (listen(netns, "127.0.0.1:80"), publish(world, "127.0.0.1:0:80"))
+}
+
+/// A client of the port, and the service's end of its connection.
+fn joined(listener: &TcpListener, at: SocketAddr) -> (TcpStream, TcpStream) {
+    let client = TcpStream::connect(at).unwrap();
+    let (served, from) = listener.accept().unwrap();
+    assert!(from.ip().is_loopback());
+    for end in [&client, &served] {
+        end.set_read_timeout(Some(PATIENCE)).unwrap();
+        end.set_write_timeout(Some(PATIENCE)).unwrap();
+    }
+    (client, served)
+}
+
+fn reset(stream: TcpStream) {
+    set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+}
+
+#[track_caller]
+fn expect_reset(mut stream: &TcpStream) {
+    let error = stream.read(&mut [0]).expect_err("reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+/// Number of descriptors of this process.
+fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn a_service_on_the_namespaces_loopback_only_is_reached() {
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    let (listener, at) = published(&netns, &world);
+    let (mut client, mut served) = joined(&listener, at);
+    client.write_all(b"question").unwrap();
+    let mut got = [0; 8];
+    served.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"question");
+    served.write_all(b"answer").unwrap();
+    drop(served);
+    assert_eq!(rest(&client), b"answer");
+    drop(client);
+    assert_eq!(world.journal.wait_for_ends(1), [How::Finished]);
+    let all = world.journal.all();
+    let kinds: Vec<&str> = all.iter().map(kind).collect();
+    assert_eq!(kinds, ["verdict", "opened", "closed"]);
+    let Some(Record::Closed { bytes_out, bytes_in, ask, .. }) = all.last() else { panic!() };
+    assert_eq!((*bytes_out, *bytes_in, ask.direction), (6, 8, Direction::In));
+    assert!(matches!(&all[1], Record::Opened { peer, .. } if *peer == (LOCALHOST, 80).into()));
+    let counters = world.guest.counters();
+    assert_eq!((counters.clients, counters.opened, counters.spliced), (1, 1, 1));
+    assert_eq!((counters.finished, counters.bytes_out, counters.bytes_in), (1, 6, 8));
+    assert_eq!(world.guest.connections(), 0);
+}
+
+fn kind(record: &Record) -> &'static str {
+    match record {
+        Record::Verdict { .. } => "verdict",
+        Record::Opened { .. } => "opened",
+        Record::Closed { .. } => "closed",
+        _ => "other",
+    }
+}
+
+#[test]
+fn a_service_with_the_other_version_of_ip_is_reached_too() {
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    let listener = listen(&netns, "[::1]:80");
+    let at = publish(&world, "127.0.0.1:0:80");
+    let (_client, served) = joined(&listener, at);
+    assert!(served.local_addr().unwrap().is_ipv6());
+    let listener = listen(&netns, "127.0.0.1:81");
+    let at = publish(&world, "[::1]:0:81");
+    let (_client, served) = joined(&listener, at);
+    assert!(served.local_addr().unwrap().is_ipv4());
+}
+
+#[test]
+fn a_client_of_a_unix_socket_is_joined_too() {
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    let listener = listen(&netns, "127.0.0.1:80");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("guest.sock");
+    world.guest.publish(&format!("{}:80", path.display()).parse().unwrap()).unwrap();
+    let mut client = UnixStream::connect(&path).unwrap();
+    let (mut served, _) = listener.accept().unwrap();
+    client.write_all(&pattern(1 << 20)).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert!(rest(&served) == pattern(1 << 20));
+    served.write_all(b"thanks").unwrap();
+    drop(served);
+    assert_eq!(rest(client), b"thanks");
+    assert_eq!(world.journal.wait_for_ends(1), [How::Finished]);
+}
+
+#[test]
+fn either_side_may_end_its_stream_first() {
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    let (listener, at) = published(&netns, &world);
+    for client_first in [true, false] {
+        let (client, served) = joined(&listener, at);
+        let (mut first, mut second) =
+            if client_first { (&client, &served) } else { (&served, &client) };
+        first.write_all(b"all that I have").unwrap();
+        first.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(rest(second), b"all that I have");
+        second.write_all(b"and all of mine").unwrap();
+        second.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(rest(first), b"and all of mine");
+    }
+    assert_eq!(world.journal.wait_for_ends(2), [How::Finished; 2]);
+    assert!(world.guest.finish(Duration::ZERO, PATIENCE));
+}
+
+#[test]
+fn a_reset_passes_with_the_data_before_it() {
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    let (listener, at) = published(&netns, &world);
+    for (client_resets, how) in [(true, How::PeerReset), (false, How::GuestReset)] {
+        let (client, served) = joined(&listener, at);
+        let (mut resets, hears) = if client_resets { (client, served) } else { (served, client) };
+        resets.write_all(b"last").unwrap();
+        let mut got = [0; 4];
+        (&hears).read_exact(&mut got).unwrap();
+        reset(resets);
+        expect_reset(&hears);
+        assert_eq!(world.journal.wait_for_ends(1 + usize::from(!client_resets)).last(), Some(&how));
+    }
+}
+
+#[test]
+fn a_reset_behind_the_end_of_a_stream_passes() {
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    let (listener, at) = published(&netns, &world);
+    let (client, served) = joined(&listener, at);
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(rest(&served), b"");
+    reset(client);
+    eventually(|| (&served).write_all(b"?").is_err());
+    assert_eq!(world.journal.wait_for_ends(1), [How::PeerReset]);
+}
+
+#[test]
+fn a_client_of_a_port_that_nobody_serves_is_reset() {
+    let Some((_netns, _, world)) = both(|config| config) else { return };
+    let client = TcpStream::connect(publish(&world, "127.0.0.1:0:80")).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    expect_reset(&client);
+    assert_eq!(world.journal.wait_for_ends(1), [How::Refused]);
+    assert_eq!(world.guest.counters().refused, 1);
+    eventually(|| world.guest.connections() == 0);
+}
+
+#[test]
+fn a_client_that_rules_forbid_is_reset() {
+    let Some((netns, _, world)) = both_with(Rules::offline(), |config| config) else { return };
+    let (listener, at) = published(&netns, &world);
+    let client = TcpStream::connect(at).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    expect_reset(&client);
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err());
+    assert_eq!(world.guest.counters().denied, 1);
+}
+
+#[test]
+fn without_the_setting_clients_reach_the_guests_address() {
+    let Some((netns, sockets)) = namespace() else { return };
+    let guest = "10.0.2.15".parse().unwrap();
+    let world = world_with(|b| b, |config| config.guest(guest).inside(sockets));
+    let _service = listen(&netns, "127.0.0.1:80");
+    let listener = world.inside.listen("10.0.2.15:80").unwrap();
+    let _client = TcpStream::connect(publish(&world, "127.0.0.1:0:80")).unwrap();
+    let (_served, from) = listener.accept().unwrap();
+    assert_eq!(from.ip().to_string(), "10.0.2.2");
+}
+
+#[test]
+fn much_data_passes_in_both_directions_at_once() {
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    let (listener, at) = published(&netns, &world);
+    let (client, served) = joined(&listener, at);
+    const MUCH: usize = 64 << 20;
+    let send = |mut to: &TcpStream| {
+        let part = pattern(1 << 20);
+        for _ in 0..MUCH / part.len() {
+            to.write_all(&part).unwrap();
+        }
+        to.shutdown(Shutdown::Write).unwrap();
+    };
+    let check = |mut from: &TcpStream| {
+        let (whole, mut part, mut n) = (pattern(1 << 20), vec![0; 1 << 20], 0);
+        while from.read_exact(&mut part).is_ok() {
+            assert!(part == whole);
+            n += part.len();
+        }
+        assert_eq!(n, MUCH);
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| send(&client));
+        scope.spawn(|| send(&served));
+        scope.spawn(|| check(&client));
+        check(&served);
+    });
+    drop((client, served));
+    assert_eq!(world.journal.wait_for_ends(1), [How::Finished]);
+    let counters = world.guest.counters();
+    assert_eq!((counters.bytes_in, counters.bytes_out), (MUCH as u64, MUCH as u64));
+}
+
+#[test]
+fn one_that_never_reads_does_not_keep_others_waiting() {
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    let (listener, at) = published(&netns, &world);
+    let stuck: Vec<_> = (0..20).map(|_| joined(&listener, at)).collect();
+    for (client, served) in &stuck {
+        for mut end in [client, served] {
+            end.set_nonblocking(true).unwrap();
+            eventually(|| end.write(&[7; 1 << 20]).is_err());
+        }
+    }
+    let (mut client, mut served) = joined(&listener, at);
+    served.write_all(b"here").unwrap();
+    client.read_exact(&mut [0; 4]).unwrap();
+    // A reset is seen, also behind data that nobody takes.
+    let mut served = Vec::new();
+    for (client, end) in stuck {
+        reset(client);
+        served.push(end);
+    }
+    eventually(|| {
+        served
+            .iter()
+            .all(|mut end| matches!(end.write(b"x"), Err(e) if e.kind() != ErrorKind::WouldBlock))
+    });
+    drop(served);
+    world.journal.wait_for_ends(20);
+}
+
+#[test]
+fn a_thousand_at_once_leave_nothing_behind() {
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    let (listener, at) = published(&netns, &world);
+    drop(joined(&listener, at));
+    eventually(|| world.guest.connections() == 0);
+    let before = descriptors();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let n = if limit.is_none_or(|limit| limit > 12_000) { 1000 } else { 50 };
+    let mut all: Vec<_> = (0..n).map(|_| joined(&listener, at)).collect();
+    assert_eq!(world.guest.connections(), n);
+    for (client, served) in &mut all {
+        client.write_all(b"ping").unwrap();
+        served.read_exact(&mut [0; 4]).unwrap();
+    }
+    for (at, (client, served)) in all.into_iter().enumerate() {
+        if at % 2 == 0 { drop((client, served)) } else { reset(client) }
+    }
+    world.journal.wait_for_ends(n + 1);
+    assert_eq!(world.guest.connections(), 0);
+    // A few pipes are kept.
+    assert!(descriptors() <= before + 40, "{before} {}", descriptors());
+}
+
+#[test]
+fn the_end_of_the_guest_resets_its_connections() {
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    let (listener, at) = published(&netns, &world);
+    let (client, served) = joined(&listener, at);
+    let World { guest, journal, .. } = world;
+    drop(guest);
+    expect_reset(&client);
+    expect_reset(&served);
+    assert_eq!(journal.ends(), [How::Removed]);
+}
+
+#[test]
+fn a_silent_connection_is_reset_after_its_time() {
+    let limit = Duration::from_millis(100);
+    let Some((netns, _, world)) = both(|config| config.idle(Some(limit))) else { return };
+    let (listener, at) = published(&netns, &world);
+    let (client, served) = joined(&listener, at);
+    client.set_read_timeout(None).unwrap();
+    expect_reset(&client);
+    expect_reset(&served);
+    assert_eq!(world.journal.wait_for_ends(1), [How::Idle]);
+    assert_eq!(world.guest.counters().idle, 1);
+}
+
+#[test]
+fn a_killed_helper_leaves_connections_alone_and_new_clients_are_reset() {
+    let Some((netns, sockets, world)) = both(|config| config) else { return };
+    let (listener, at) = published(&netns, &world);
+    let (mut client, mut served) = joined(&listener, at);
+    let helper = Pid::from_raw(sockets.helper() as i32).unwrap();
+    kill_process(helper, Signal::KILL).unwrap();
+    eventually(|| sockets.socket(Protocol::Tcp, false).is_err());
+    client.write_all(b"still").unwrap();
+    served.read_exact(&mut [0; 5]).unwrap();
+    let late = TcpStream::connect(at).unwrap();
+    late.set_read_timeout(Some(PATIENCE)).unwrap();
+    expect_reset(&late);
+    assert_eq!(world.journal.wait_for_ends(1), [How::Exhausted]);
+    served.write_all(b"there").unwrap();
+    client.read_exact(&mut [0; 5]).unwrap();
+    let error = world.guest.forward(&"8080".parse().unwrap()).expect_err("no helper");
+    assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+}
+
+#[test]
+fn a_stopped_helper_is_given_up() {
+    let Some((_netns, sockets)) = namespace() else { return };
+    let helper = Pid::from_raw(sockets.helper() as i32).unwrap();
+    kill_process(helper, Signal::STOP).unwrap();
+    for _ in 0..2 {
+        let error = sockets.socket(Protocol::Tcp, false).expect_err("no answer");
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+    }
+}
+
+#[test]
+fn the_helper_has_no_rights_and_ends_with_its_last_owner() {
+    let Some((_netns, sockets)) = namespace() else { return };
+    let id = sockets.helper();
+    sockets.socket(Protocol::Tcp, false).expect("a socket");
+    let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().to_owned()
+    };
+    // To bind ports below 1024, which is number 10.
+    assert_eq!(u64::from_str_radix(&field("CapPrm:"), 16), Ok(1 << 10));
+    assert_eq!(u64::from_str_radix(&field("CapEff:"), 16), Ok(1 << 10));
+    assert_eq!(u64::from_str_radix(&field("CapBnd:"), 16), Ok(0));
+    assert_eq!((&*field("NoNewPrivs:"), &*field("Seccomp:")), ("1", "2"));
+    assert_eq!(fs::read_dir(format!("/proc/{id}/fd")).unwrap().count(), 1);
+    let other = sockets.clone();
+    drop(sockets);
+    assert!(other.socket(Protocol::Udp, true).is_ok());
+    drop(other);
+    assert!(!fs::exists(format!("/proc/{id}")).unwrap());
+}
+
+#[test]
+fn sockets_are_of_the_namespace_and_do_not_block() {
+    let Some((netns, sockets)) = namespace() else { return };
+    let at = SocketAddr::from((LOCALHOST, 80));
+    let listener: TcpListener = sockets.listen(Protocol::Tcp, at).expect("a low port").into();
+    assert_eq!(listener.accept().expect_err("nobody").kind(), ErrorKind::WouldBlock);
+    let client = netns.inside(|| TcpStream::connect(at)).expect("a connection");
+    listener.accept().expect("the client");
+    let taken = sockets.listen(Protocol::Tcp, at).expect_err("taken");
+    assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+    let ports = sockets.listening(Protocol::Tcp).unwrap();
+    assert_eq!(
+        ports.iter().map(|p| (p.port, p.at)).collect::<Vec<_>>(),
+        [(80, ListensAt::Loopback)]
+    );
+    let any = SocketAddr::from(([0, 0, 0, 0], 53));
+    let _udp = sockets.listen(Protocol::Udp, any).expect("a port");
+    let ports = sockets.listening(Protocol::Udp).unwrap();
+    assert_eq!(ports.iter().map(|p| (p.port, p.at)).collect::<Vec<_>>(), [(53, ListensAt::Any)]);
+    drop(client);
+}
+
+/// A service of this machine, and a guest whose namespace has its port.
+fn forwarded(rules: Rules) -> Option<(Netns, World, TcpListener, SocketAddr)> {
+    let (netns, _, world) = both_with(rules, |config| config)?;
+    let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = service.local_addr().unwrap().port();
+    world.guest.forward(&format!("8080:{port}").parse::<Forward>().unwrap()).unwrap();
+    Some((netns, world, service, (LOCALHOST, 8080).into()))
+}
+
+#[test]
+fn a_forwarded_port_leads_to_this_machines_loopback() {
+    let Some((netns, world, service, at)) = forwarded(Rules::default()) else { return };
+    for at in [at, "[::1]:8080".parse().unwrap()] {
+        let mut client = netns.inside(|| TcpStream::connect(at).unwrap());
+        let (mut served, from) = service.accept().unwrap();
+        assert!(from.ip().is_loopback());
+        client.write_all(b"from inside").unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(rest(&served), b"from inside");
+        served.write_all(b"out here").unwrap();
+        drop(served);
+        assert_eq!(rest(client), b"out here");
+    }
+    assert_eq!(world.journal.wait_for_ends(2), [How::Finished; 2]);
+    let all = world.journal.all();
+    let Some(Record::Closed { bytes_out, bytes_in, ask, .. }) = all.last() else { panic!() };
+    assert_eq!((*bytes_out, *bytes_in, ask.direction), (11, 8, Direction::Out));
+    assert_eq!(world.guest.counters().spliced, 2);
+}
+
+#[test]
+fn a_denial_of_a_forwarded_port_holds_and_so_does_offline() {
+    let denied = Rules::default().deny("127.0.0.0/8".parse().unwrap());
+    let denied = denied.deny("::1".parse().unwrap());
+    for rules in [denied, Rules::offline()] {
+        let Some((netns, world, service, at)) = forwarded(rules) else { return };
+        let client = netns.inside(|| TcpStream::connect(at).unwrap());
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        expect_reset(&client);
+        service.set_nonblocking(true).unwrap();
+        assert!(service.accept().is_err());
+        assert_eq!(world.guest.counters().denied, 1);
+    }
+}
+
+#[test]
+fn a_forwarded_range_leaves_out_what_it_says() {
+    let Some((netns, sockets, world)) = both(|config| config) else { return };
+    world.guest.forward(&"8000-8004:9000-9004,~8001-8002".parse().unwrap()).unwrap();
+    let ports = sockets.listening(Protocol::Tcp).unwrap();
+    let ports: Vec<u16> = ports.iter().map(|found| found.port).collect();
+    assert_eq!(ports, [8000, 8003, 8004]);
+    let taken = netns.inside(|| TcpListener::bind("127.0.0.1:8003")).expect_err("taken");
+    assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+    let again = world.guest.forward(&"8004".parse().unwrap()).expect_err("taken");
+    assert_eq!(again.kind(), ErrorKind::AddrInUse);
+}
+
+#[test]
+fn a_judge_may_lead_a_forwarded_port_elsewhere() {
+    let Some((netns, sockets)) = namespace() else { return };
+    let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let there = service.local_addr().unwrap();
+    let judge =
+        move |ask: &Ask| Some(if ask.to == there { Verdict::Allow } else { Verdict::To(there) });
+    let world = world_with(|b| b.judge(judge), |config| config.inside(sockets));
+    world.guest.forward(&"7:9".parse().unwrap()).unwrap();
+    let _client = netns.inside(|| TcpStream::connect("127.0.0.1:7").unwrap());
+    service.accept().unwrap();
+}
+
+/// Runs a test in a namespace that stands for this machine.
+fn alone(test: impl FnOnce() + Send) {
+    if can(&[Need::Root, Need::Program("ip")]) {
+        Netns::new().inside(|| {
+            ip("link set lo up");
+            test();
+        });
+    }
+}
+
+#[test]
+fn ports_of_programs_inside_are_published_as_long_as_they_listen() {
+    alone(|| {
+        let Some((netns, _, world)) = both(|config| config) else { return };
+        assert_eq!(world.guest.publish(&"auto,~81".parse().unwrap()).unwrap(), []);
+        let (first, _left_out) = (listen(&netns, "127.0.0.1:80"), listen(&netns, "0.0.0.0:81"));
+        let at = SocketAddr::from((LOCALHOST, 80));
+        eventually(|| TcpStream::connect(at).is_ok());
+        first.accept().unwrap();
+        let second = listen(&netns, "[::]:82");
+        drop(first);
+        let other = SocketAddr::from((LOCALHOST, 82));
+        eventually(|| TcpStream::connect(at).is_err() && TcpStream::connect(other).is_ok());
+        second.accept().unwrap();
+        assert!(TcpStream::connect((LOCALHOST, 81)).is_err());
+    });
+}
+
+#[test]
+fn ports_of_programs_out_here_are_forwarded_as_long_as_they_listen() {
+    alone(|| {
+        let Some((netns, sockets, world)) = both(|config| config) else { return };
+        world.guest.forward(&"auto".parse().unwrap()).unwrap();
+        let service = TcpListener::bind("127.0.0.1:80").unwrap();
+        let connect = || netns.inside(|| TcpStream::connect("127.0.0.1:80"));
+        eventually(|| connect().is_ok());
+        service.accept().unwrap();
+        drop(service);
+        eventually(|| sockets.listening(Protocol::Tcp).unwrap().is_empty());
+        assert!(connect().is_err());
+    });
+}
+
+#[test]
+fn what_the_gateway_has_opened_itself_is_not_opened_on_the_other_side() {
+    alone(|| {
+        let Some((netns, sockets, world)) = both(|config| config) else { return };
+        world.guest.publish(&"auto".parse().unwrap()).unwrap();
+        world.guest.forward(&"auto".parse().unwrap()).unwrap();
+        publish(&world, "127.0.0.1:7:70");
+        world.guest.forward(&"9:90".parse().unwrap()).unwrap();
+        let (_in, _out) = (listen(&netns, "127.0.0.1:80"), TcpListener::bind("127.0.0.1:81"));
+        let ports = |found: std::io::Result<Vec<pagewire_gateway::netns::ListeningPort>>| {
+            let mut ports: Vec<u16> = found.unwrap().iter().map(|found| found.port).collect();
+            ports.dedup();
+            ports
+        };
+        let inside = || ports(sockets.listening(Protocol::Tcp));
+        let outside = || ports(sockets.listening_outside(Protocol::Tcp));
+        eventually(|| inside() == [9, 80, 81] && outside() == [7, 80, 81]);
+        // Further looks change nothing: a new port shows that they have been.
+        for port in [82, 83] {
+            let _one = listen(&netns, &format!("127.0.0.1:{port}"));
+            eventually(|| outside().contains(&port));
+            assert_eq!((inside(), outside()), (vec![9, 80, 81, port], vec![7, 80, 81, port]));
+            drop(_one);
+            eventually(|| outside() == [7, 80, 81]);
+        }
+    });
+}
+
+#[test]
+fn a_port_that_is_taken_is_published_once_it_is_free() {
+    alone(|| {
+        let Some((netns, _, world)) = both(|config| config) else { return };
+        let taken = TcpListener::bind("0.0.0.0:80").unwrap();
+        world.guest.publish(&"auto".parse().unwrap()).unwrap();
+        let (one, two) = (listen(&netns, "127.0.0.1:80"), listen(&netns, "127.0.0.1:81"));
+        eventually(|| TcpStream::connect((LOCALHOST, 81)).is_ok());
+        two.accept().unwrap();
+        drop(taken);
+        eventually(|| TcpStream::connect((LOCALHOST, 80)).is_ok());
+        one.accept().unwrap();
+    });
+}
+
+/// Asks the test below to act, in a process of its own.
+const SANDBOXED: &str = "PAGEWIRE_TEST_SPLICED";
+
+#[test]
+fn in_a_sandbox_all_of_it_works() {
+    if !can(&[Need::Root, Need::Program("ip")]) {
+        return;
+    }
+    let mut probe = Command::new(helper());
+    probe.args(["--exact", "spliced::sandboxed", "--nocapture"]).env(SANDBOXED, "1");
+    let done = probe.output().unwrap();
+    let text = String::from_utf8_lossy(&done.stdout) + &*String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && text.contains("all of it"), "{text}");
+}
+
+/// The part of the test above that has to be alone in its process.
+#[test]
+fn sandboxed() {
+    if std::env::var_os(SANDBOXED).is_none() {
+        return;
+    }
+    const MUCH: usize = 64 << 20;
+    alone(|| {
+        let (netns, sockets) = namespace().expect("root");
+        let (listener, late) = (listen(&netns, "127.0.0.1:80"), listen(&netns, "127.0.0.1:8081"));
+        let echo = |listener: TcpListener| {
+            let (mut served, _) = listener.accept().unwrap();
+            let mut to = served.try_clone().unwrap();
+            std::io::copy(&mut served, &mut to).unwrap();
+            to.shutdown(Shutdown::Write).unwrap();
+        };
+        let outside = TcpListener::bind("127.0.0.1:9000").unwrap();
+        // Clients and services are outside of the sandbox.
+        let (begin, begun) = std::sync::mpsc::channel::<SocketAddr>();
+        let (begin_late, begun_late) = std::sync::mpsc::channel::<SocketAddr>();
+        let client = |begun: std::sync::mpsc::Receiver<SocketAddr>, n: usize| {
+            let at = begun.recv().unwrap();
+            eventually(|| {
+                TcpStream::connect(at).is_ok_and(|client| {
+                    let whole = pattern(n);
+                    thread::scope(|scope| {
+                        scope.spawn(|| {
+                            let _ = (&client).write_all(&whole);
+                            let _ = client.shutdown(Shutdown::Write);
+                        });
+                        let mut got = Vec::new();
+                        let _ = (&client).read_to_end(&mut got);
+                        got == whole
+                    })
+                })
+            });
+        };
+        thread::scope(|scope| {
+            for listener in [listener, outside] {
+                scope.spawn(move || echo(listener));
+            }
+            // The looks that ask for the port also connect to it.
+            scope.spawn(move || {
+                loop {
+                    let Ok((mut served, _)) = late.accept() else { return };
+                    let mut all = Vec::new();
+                    served.read_to_end(&mut all).unwrap();
+                    let _ = served.write_all(&all);
+                    if !all.is_empty() {
+                        return;
+                    }
+                }
+            });
+            let clients = [
+                scope.spawn(move || client(begun, MUCH)),
+                scope.spawn(move || client(begun_late, 1000)),
+            ];
+            let forwarded = {
+                let (begin, begun) = std::sync::mpsc::channel::<SocketAddr>();
+                let netns = &netns;
+                (begin, scope.spawn(move || netns.inside(|| client(begun, MUCH))))
+            };
+            let first = "127.0.0.1:8080:80".parse::<Publish>().unwrap().open().unwrap();
+            let sandbox = scope.spawn(move || {
+                let mut plan = SandboxPlan::default();
+                plan.listens = true;
+                let report = close_doors(&plan).unwrap();
+                assert_eq!(report.missing, [String::new(); 0]);
+                let guest = "10.0.2.15".parse().unwrap();
+                let world = world_with(|b| b, |c| c.guest(guest).inside(sockets).loopback(true));
+                world.guest.serve(first).unwrap();
+                world.guest.publish(&"auto,~80".parse().unwrap()).unwrap();
+                world.guest.forward(&"9000".parse().unwrap()).unwrap();
+                begin.send((LOCALHOST, 8080).into()).unwrap();
+                forwarded.0.send((LOCALHOST, 9000).into()).unwrap();
+                begin_late.send((LOCALHOST, 8081).into()).unwrap();
+                for client in clients {
+                    client.join().unwrap();
+                }
+                forwarded.1.join().unwrap();
+                let counters = world.guest.counters();
+                assert!(counters.spliced >= 3 && counters.bytes_in >= MUCH as u64);
+                drop(world);
+            });
+            sandbox.join().unwrap();
+        });
+        println!("all of it");
+    });
+}
