@@ -48,6 +48,12 @@ impl Message {
     }
 }
 
+impl AsFd for Wire {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 impl Wire {
     pub(super) fn new(socket: OwnedFd) -> Self {
         Self(socket)

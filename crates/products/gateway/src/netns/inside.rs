@@ -151,6 +151,7 @@ fn enter_files(namespace: &Namespace, files: Vec<OwnedFd>) -> Result<(), Stop> {
 
 /// Stays in the namespace and makes sockets, until the other end of the wire is closed.
 fn make_sockets(wire: &Wire, namespace: &Namespace) -> Result<(), Stop> {
+    sys::close_all_but(wire.as_fd());
     no_tracing()?;
     let files = match wire.receive() {
         Ok(Some(message)) if message.kind == GO => message.fds,

@@ -35,6 +35,17 @@ pub(super) fn close_standard_streams() {
     }
 }
 
+/// Closes what else this process has inherited, but the standard streams: a program may start this one with any
+/// descriptors. (Linux before 5.9 has no such call.)
+pub(super) fn close_all_but(kept: BorrowedFd<'_>) {
+    let kept = kept.as_raw_fd();
+    for (first, last) in [(3, kept - 1), (kept + 1, RawFd::MAX)] {
+        // SAFETY: this is the first thing that the helper does: it has opened nothing, so it owns nothing but `kept`,
+        // which is in neither range. The call takes numbers only, and fails for an empty range.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    }
+}
+
 /// Moves this thread into new namespaces. With a user namespace among them, it must be the only one.
 pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
     let flags = flags.difference(UnshareFlags::FILES);

@@ -66,8 +66,8 @@ impl OwnPorts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(side, protocol, port));
     }
 
-    fn has(&self, side: Listens, protocol: Protocol, port: u16) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&(side, protocol, port))
+    fn all(&self) -> BTreeSet<(Listens, Protocol, u16)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -153,6 +153,7 @@ impl Looks {
 
     /// The ports on which programs listen, and that can be reached from the other side.
     fn wanted(&self, follow: &Follow) -> io::Result<BTreeSet<u16>> {
+        let before = self.own.all();
         let (listening, reached): (_, fn(ListensAt, bool) -> bool) = match follow.side {
             Listens::Inside => (self.sockets.listening(follow.protocol)?, |at, loopback| {
                 loopback || at != ListensAt::Loopback
@@ -162,10 +163,14 @@ impl Looks {
                 (listening, |at, _| at != ListensAt::Other)
             }
         };
+        // One that was opened, or closed, while the table was read is our own, too.
+        let after = self.own.all();
         let wanted = listening.into_iter().filter(|found| {
+            let this = (follow.side, follow.protocol, found.port);
             reached(found.at, self.loopback)
                 && !follow.except.has(found.port)
-                && !self.own.has(follow.side, follow.protocol, found.port)
+                && !before.contains(&this)
+                && !after.contains(&this)
         });
         Ok(wanted.map(|found| found.port).collect())
     }

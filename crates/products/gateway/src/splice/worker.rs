@@ -98,7 +98,7 @@ impl Worker {
             starved: Vec::new(),
             retry_at: None,
             look_at: None,
-            sweep_at: Instant::now() + SWEEP,
+            sweep_at: Instant::now(),
             pipes: Pipes::default(),
         })
     }
@@ -416,7 +416,7 @@ impl Worker {
 
     /// Resets flows that were silent for too long, and closes pipes that nobody has.
     fn sweep(&mut self, now: Instant) {
-        self.sweep_at = now + SWEEP;
+        self.sweep_at = now + self.idle.map_or(SWEEP, |limit| limit.min(SWEEP));
         self.pipes.discard_spare();
         let Some(limit) = self.idle else { return };
         let is_idle = |flow: &Flow| match &flow.state {
