@@ -68,5 +68,5 @@ pub use request::{
     Ask, Direction, GuestId, How, Journal, Judge, Name, NameError, Protocol, Record, Verdict,
 };
 pub use source::Source;
-pub use template::Template;
 pub use splice::{Forward, ForwardError};
+pub use template::Template;

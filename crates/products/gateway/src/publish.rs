@@ -140,6 +140,11 @@ impl Publish {
         Self { on, to: port, guest: None, protocol }
     }
 
+    /// Whether these are the ports on which programs in the guest's namespace listen.
+    pub fn is_auto(&self) -> bool {
+        self.auto().is_some()
+    }
+
     /// The ports that are left out, if this is about all ports of programs in the guest's namespace.
     pub(crate) fn auto(&self) -> Option<&Except> {
         match &self.on {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use pagewire::device::FaultConfig;
 use pagewire_gateway::limits::LOG_BYTES_LEAST;
-use pagewire_gateway::{Cidr, Name, Publish, Rule, RuleError, Verdict};
+use pagewire_gateway::{Cidr, Forward, Name, Publish, Rule, RuleError, Verdict};
 
 use super::demo::size;
 use super::host::link_address;
@@ -79,7 +79,7 @@ pub(crate) struct GuestOptions {
     /// a range, or auto (the ports on which this machine listens), with ,~PORTS to leave out and /udp
     /// behind it for datagrams; repeatable
     #[arg(long, value_name = "PORT")]
-    pub(crate) forward: Vec<String>,
+    pub(crate) forward: Vec<Forward>,
 
     /// Permit what the guest reaches, and from the first of these on nothing else: CIDR[:PORTS][/tcp|udp|icmp],
     /// or a name, perhaps with * as in *.debian.org:443, by our resolver's answers; repeatable. A name
@@ -102,7 +102,7 @@ pub(crate) struct GuestOptions {
 
     /// Forbid everything, names and clients of the guest's ports too. Programs of `run` still reach
     /// the services of this machine that have a path, such as /run/docker.sock
-    #[arg(long, conflicts_with_all = ["allow", "deny", "publish"])]
+    #[arg(long, conflicts_with_all = ["allow", "deny", "publish", "forward", "host", "map"])]
     pub(crate) offline: bool,
 
     /// Have connections to this address go to 127.0.0.1 of this machine, or to ::1; router: to the guest's

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use pagewire::device::{DatagramLink, StreamLink, TapBuilder, VhostUser, VhostUserBuilder};
 use pagewire::{Device, Tap};
-use pagewire_gateway::netns::{self, Lifetime, Namespace};
+use pagewire_gateway::netns::{self, Lifetime, Namespace, NsSockets};
 use pagewire_gateway::sandbox::SandboxPlan;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -34,16 +34,17 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     let background = Background::begin(options)?;
     let network = GuestNetwork::of(&options.guest)?;
     let (bound, lifetime) = bind(options, link, &network)?;
+    let sockets = sockets_inside(options)?;
     // The kernel in a namespace has its addresses from the helper that made the tap.
     let advertises = options.netns.is_none() || options.no_configure || options.advertise;
     let advertised = advertises.then(|| Advertised::of(&options.guest, options.dhcp_range));
     let mtu = network.mtu as usize;
-    let opened = guest::open(&options.guest, network, advertised)?;
+    let opened = guest::open(&options.guest, network, advertised, sockets)?;
     let asked = ViewSockets::new(&options.guest.view)?;
     inherited.close();
     let mut plan = SandboxPlan::default();
     plan.unix_peers = options.link == GuestLink::Datagram;
-    plan.listens = options.api_socket.is_some();
+    plan.listens = options.api_socket.is_some() || guest::opens_ports_later(&options.guest);
     guest::enter_sandbox(&options.guest, plan)?;
 
     // From here on there are threads.
@@ -175,17 +176,33 @@ fn tap(
         }
         return Ok((builder.open()?, None));
     };
-    let place = match place.to_str().and_then(|text| text.parse::<u32>().ok()) {
-        Some(id) if !Path::new("/proc").join(id.to_string()).exists() => {
-            return Err(Failure::misused(format!("--netns {id}"), "there is no such process"));
-        }
-        Some(id) => Namespace::Process(id),
-        None => Namespace::Path(place.clone()),
-    };
+    let place = namespace(place)?;
     let inside = network.inside(name, options.no_configure);
     let made = netns::tap_in(&place, options.userns.as_deref(), &inside);
     let (parts, lifetime) = made.map_err(|e| Failure::Failed(e.to_string()))?;
     Ok((builder.adopt(parts)?, Some(lifetime).filter(|_| !options.keep)))
+}
+
+/// The namespace of `--netns`.
+fn namespace(place: &Path) -> Result<Namespace, Failure> {
+    match place.to_str().and_then(|text| text.parse::<u32>().ok()) {
+        Some(id) if !Path::new("/proc").join(id.to_string()).exists() => {
+            Err(Failure::misused(format!("--netns {id}"), "there is no such process"))
+        }
+        Some(id) => Ok(Namespace::Process(id)),
+        None => Ok(Namespace::Path(place.to_owned())),
+    }
+}
+
+/// Sockets in the guest's namespace, if the options need some.
+fn sockets_inside(options: &GatewayOptions) -> Result<Option<NsSockets>, Failure> {
+    match &options.netns {
+        Some(place) if guest::needs_sockets_inside(&options.guest) => {
+            let made = NsSockets::of(&namespace(place)?, options.userns.as_deref());
+            Ok(Some(made.map_err(|e| Failure::Failed(e.to_string()))?))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// A connected socket that the caller has opened for the guest's frames.

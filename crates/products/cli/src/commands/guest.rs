@@ -13,9 +13,11 @@ use std::time::Duration;
 use pagewire::device::{FaultConfig, FaultWatch};
 use pagewire::{Device, Host};
 use pagewire_control as control;
+use pagewire_gateway::netns::NsSockets;
 use pagewire_gateway::sandbox::{self, SandboxError, SandboxPlan};
 use pagewire_gateway::{
-    Builder, Gateway, Guest, GuestConfig, Log, OpenPort, OwnNames, Publish, Resolver, Rules, Source,
+    Builder, Forward, Gateway, Guest, GuestConfig, Log, OpenPort, OwnNames, Publish, Resolver,
+    Rules, Source,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -35,6 +37,7 @@ pub(crate) struct OpenGateway {
     /// How long a frame may be on the line, faults included.
     line_delay: Duration,
     network: GuestNetwork,
+    forwarded: Vec<Forward>,
     /// What the guest learns by DHCP and advertisements, if it does not have its addresses.
     advertised: Option<Advertised>,
 }
@@ -44,8 +47,15 @@ pub(crate) fn open(
     options: &GuestOptions,
     network: GuestNetwork,
     advertised: Option<Advertised>,
+    inside: Option<NsSockets>,
 ) -> Result<OpenGateway, Failure> {
-    let config = network.config();
+    let mut config = network.config().loopback(options.loopback);
+    if let Some(inside) = inside {
+        config = config.inside(inside);
+    } else if needs_sockets_inside(options) {
+        let why = "they are about a network namespace: give --link tap with --netns";
+        return Err(Failure::misused("--loopback, --forward and --publish auto", why));
+    }
     let mut published = Vec::new();
     for what in &options.publish {
         let opened = what.open();
@@ -66,6 +76,7 @@ pub(crate) fn open(
         line_delay: fault.map_or(Duration::ZERO, |fault| fault.delay + fault.jitter),
         line: LineWrappers::open(fault, options.pcap.as_deref())?,
         network,
+        forwarded: options.forward.clone(),
         advertised,
     })
 }
@@ -86,8 +97,15 @@ impl OpenGateway {
         let gateway = builder.start();
         let guest = gateway.add_boxed(device, self.config).map_err(|e| failed(&e))?;
         for (what, opened) in self.published {
-            let served = guest.serve(&what, opened);
+            let served = match what.is_auto() {
+                true => guest.publish(&what).map(drop),
+                false => guest.serve(&what, opened),
+            };
             served.map_err(|e| Failure::because(format!("--publish {what}"), reason(&e)))?;
+        }
+        for what in &self.forwarded {
+            let forwarded = guest.forward(what);
+            forwarded.map_err(|e| Failure::because(format!("--forward {what}"), reason(&e)))?;
         }
         Ok(Served { guest, line, line_delay: self.line_delay, _gateway: gateway })
     }
@@ -227,6 +245,16 @@ impl Served {
         self.host().drain(limit);
         crate::log::trace_end("guest", self.host());
     }
+}
+
+/// Whether the options are about sockets in the guest's network namespace.
+pub(crate) fn needs_sockets_inside(options: &GuestOptions) -> bool {
+    options.loopback || !options.forward.is_empty() || options.publish.iter().any(Publish::is_auto)
+}
+
+/// Whether ports are opened later, when this process has given up its rights.
+pub(crate) fn opens_ports_later(options: &GuestOptions) -> bool {
+    options.publish.iter().any(Publish::is_auto)
 }
 
 /// Why a port cannot be published, and what to do about it.

@@ -92,10 +92,14 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
         eprintln!("pagewire: {note}");
     }
     let tap = TapBuilder::new().adopt(parts).map_err(|e| ours(e.into()))?;
-    let opened = guest::open(&options.guest, network, None).map_err(ours)?;
+    let sockets = guest::needs_sockets_inside(&options.guest).then(|| program.sockets());
+    let sockets = sockets.transpose();
+    let sockets = sockets.map_err(|e| ours(Failure::Failed(e.to_string())))?;
+    let opened = guest::open(&options.guest, network, None, sockets).map_err(ours)?;
     let has_terminal = File::open("/dev/tty").is_ok();
     let mut plan = SandboxPlan::default();
     plan.child = true;
+    plan.listens = guest::opens_ports_later(&options.guest);
     // Made here, so that no descriptor of it is in the program.
     let asked = ViewSockets::new(&options.guest.view).map_err(ours)?;
     inherited.close();

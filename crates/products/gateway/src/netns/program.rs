@@ -119,7 +119,7 @@ impl Program {
     /// # Errors
     /// [`NetnsError`], whose text says what to do.
     pub fn sockets(&self) -> Result<NsSockets, NetnsError> {
-        NsSockets::of(&Namespace::Process(self.id()))
+        NsSockets::of(&Namespace::Process(self.id()), None)
     }
 
     /// A way to send it signals from other threads.

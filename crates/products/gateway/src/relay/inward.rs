@@ -105,7 +105,11 @@ impl Relay {
     }
 
     /// `None`: another socket stands for it.
-    pub(super) fn publish_one(&mut self, now: Instant, opened: OpenPort) -> io::Result<Option<Socket>> {
+    pub(super) fn publish_one(
+        &mut self,
+        now: Instant,
+        opened: OpenPort,
+    ) -> io::Result<Option<Socket>> {
         let OpenPort { socket, port, protocol, local, guest, optional, path } = opened;
         let like = local.map(|local| local.ip());
         // Datagrams keep their version of IP.

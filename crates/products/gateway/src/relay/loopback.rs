@@ -179,7 +179,9 @@ impl Relay {
                     }
                 }
                 PortChange::Close(side, protocol, port) => {
-                    self.published.listeners.retain(|_, published| published.followed != Some((side, port)));
+                    self.published
+                        .listeners
+                        .retain(|_, published| published.followed != Some((side, port)));
                     if let Some(loopback) = &self.setup.loopback {
                         loopback.own.remove(side.other(), protocol, port);
                     }

@@ -46,7 +46,7 @@ fn namespace() -> Option<(Netns, NsSockets)> {
     }
     let netns = Netns::new();
     let place = Namespace::Path(netns.path());
-    let sockets = NsSockets::by_helper(&helper(), &place).expect("a helper");
+    let sockets = NsSockets::by_helper(&helper(), &place, None).expect("a helper");
     Some((netns, sockets))
 }
 
@@ -662,7 +662,8 @@ fn sandboxed() {
                 let netns = &netns;
                 (begin, scope.spawn(move || netns.inside(|| client(begun, MUCH))))
             };
-            let first = "127.0.0.1:8080:80".parse::<Publish>().unwrap().open().unwrap();
+            let what: Publish = "127.0.0.1:8080:80".parse().unwrap();
+            let first = what.open().unwrap();
             let sandbox = scope.spawn(move || {
                 let mut plan = SandboxPlan::default();
                 plan.listens = true;
@@ -670,7 +671,7 @@ fn sandboxed() {
                 assert!(report.missing.is_empty(), "{report:?}");
                 let guest = "10.0.2.15".parse().unwrap();
                 let world = world_with(|b| b, |c| c.guest(guest).inside(sockets).loopback(true));
-                world.guest.serve(first).unwrap();
+                world.guest.serve(&what, first).unwrap();
                 world.guest.publish(&"auto,~80".parse().unwrap()).unwrap();
                 world.guest.forward(&"9000".parse().unwrap()).unwrap();
                 begin.send((LOCALHOST, 8080).into()).unwrap();
