@@ -15,7 +15,7 @@ use std::thread;
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use pagewire::device::TapBuilder;
-use pagewire_gateway::netns::{Change, Program, ProgramError};
+use pagewire_gateway::netns::{Change, Program, ProgramError, Users};
 use pagewire_gateway::sandbox::SandboxPlan;
 use rustix::process::{Resource, Rlimit, Signal, geteuid, getpid, kill_process, setrlimit};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
@@ -86,7 +86,8 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     let network = GuestNetwork::of(&options.guest).map_err(ours)?;
     let tap = options.tap.as_deref().or(network.copied.as_deref()).unwrap_or("pw0");
     let inside = network.inside(tap, false);
-    let prepared = Program::new(&inside, &options.program);
+    let users = if options.map_root_user { Users::Root } else { Users::Same };
+    let prepared = Program::new(&inside, users, &options.program);
     let (mut program, parts) = prepared.map_err(|e| ours(Failure::Failed(e.to_string())))?;
     for note in program.notes() {
         eprintln!("pagewire: {note}");

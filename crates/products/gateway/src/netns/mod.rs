@@ -130,6 +130,16 @@ fn mac(digits: &str) -> Option<[u8; 6]> {
     Some(mac)
 }
 
+/// The users of a program's own user namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Users {
+    /// Users and groups have the numbers that they have outside.
+    #[default]
+    Same,
+    /// This process's user is root inside, and there is no other, unless this process is root itself.
+    Root,
+}
+
 /// A network namespace that exists. It is entered by way of the user namespace that owns it: no root is
 /// needed if that belongs to the same user.
 #[derive(Clone, Debug, PartialEq, Eq)]

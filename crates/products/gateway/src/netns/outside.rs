@@ -14,7 +14,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::helper_socket::{FAILED, MAPS, NETWORK, READY, Ready, Wire};
 use super::inside::{INSIDE, arguments};
-use super::{InsideNetwork, Lifetime, Namespace, NetnsError};
+use super::{InsideNetwork, Lifetime, Namespace, NetnsError, Users};
 
 /// Makes a tap in a network namespace that exists; it vanishes when its descriptors are closed.
 /// Gives it `network`'s addresses and routers. [`TapBuilder::adopt`](pagewire::device::TapBuilder::adopt)
@@ -32,7 +32,7 @@ pub fn tap_in(
     let lifetime = Lifetime::of(namespace).map_err(NetnsError::system("watch the namespace"))?;
     let files = namespace.open(user)?;
     let mut helper = Helper::start(&own_program(), Some(namespace), &files, network, &[])?;
-    let (parts, _) = helper.tap()?;
+    let (parts, _) = helper.tap(Users::Same)?;
     let _ = helper.child.wait();
     // The process number may be another process's by now, and then this is another namespace.
     if lifetime.is_over() {
@@ -93,8 +93,8 @@ impl Helper {
     }
 
     /// The tap, and what else the helper has to say. If that fails, the helper is gone.
-    pub(super) fn tap(&mut self) -> Result<(TapParts, Vec<String>), NetnsError> {
-        let tap = self.receive_tap();
+    pub(super) fn tap(&mut self, users: Users) -> Result<(TapParts, Vec<String>), NetnsError> {
+        let tap = self.receive_tap(users);
         if tap.is_err() {
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -102,14 +102,14 @@ impl Helper {
         tap
     }
 
-    fn receive_tap(&self) -> Result<(TapParts, Vec<String>), NetnsError> {
+    fn receive_tap(&self, users: Users) -> Result<(TapParts, Vec<String>), NetnsError> {
         let failed = NetnsError::system("talk to the helper process");
         loop {
             let message = self.wire.receive().map_err(&failed)?;
             let message = message.ok_or(NetnsError::HelperEnded)?;
             match message.kind {
                 MAPS => {
-                    write_maps(self.child.id())
+                    write_maps(self.child.id(), users)
                         .map_err(NetnsError::system("map users into the namespace"))?;
                     self.wire.send(MAPS, b"", &[]).map_err(&failed)?;
                 }
@@ -126,8 +126,8 @@ impl Helper {
 }
 
 /// Users and groups keep their numbers: all that exist here if this process may say so for others
-/// (root), otherwise its own only.
-fn write_maps(process: u32) -> io::Result<()> {
+/// (root), otherwise its own only, which may be root inside.
+fn write_maps(process: u32, users: Users) -> io::Result<()> {
     let write = |name: &str, text: &str| fs::write(format!("/proc/{process}/{name}"), text);
     let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
     if capabilities(None).is_ok_and(|sets| sets.effective.contains(needed)) {
@@ -139,8 +139,9 @@ fn write_maps(process: u32) -> io::Result<()> {
     }
     write("setgroups", "deny")?;
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
-    write("uid_map", &format!("{user} {user} 1\n"))?;
-    write("gid_map", &format!("{group} {group} 1\n"))
+    let inside = |own| if users == Users::Root { 0 } else { own };
+    write("uid_map", &format!("{} {user} 1\n", inside(user)))?;
+    write("gid_map", &format!("{} {group} 1\n", inside(group)))
 }
 
 /// A map of the numbers that a map has inside, each to itself.

@@ -12,7 +12,7 @@ use rustix::process::{
 
 use super::helper_socket::{GO, NOT_EXECUTED};
 use super::outside::{Helper, own_program};
-use super::{InsideNetwork, Namespace, NetnsError, NsSockets};
+use super::{InsideNetwork, Namespace, NetnsError, NsSockets, Users};
 
 /// A program whose only network is a tap: prepared by [`new`](Self::new), begun by
 /// [`begin`](Self::begin).
@@ -58,9 +58,10 @@ impl Program {
     /// [`NetnsError`], whose text says what to do.
     pub fn new(
         network: &InsideNetwork,
+        users: Users,
         program: &[OsString],
     ) -> Result<(Self, TapParts), NetnsError> {
-        Self::by_helper(&own_program(), network, program)
+        Self::by_helper(&own_program(), network, users, program)
     }
 
     /// [`new`](Self::new), with another program's file as the helper; its `main` begins with
@@ -71,13 +72,14 @@ impl Program {
     pub fn by_helper(
         helper: &Path,
         network: &InsideNetwork,
+        users: Users,
         program: &[OsString],
     ) -> Result<(Self, TapParts), NetnsError> {
         if program.is_empty() {
             return Err(NetnsError::Config("there is no program to run".into()));
         }
         let mut helper = Helper::start(helper, None, &[], network, program)?;
-        let (parts, notes) = helper.tap()?;
+        let (parts, notes) = helper.tap(users)?;
         let pidfd = pid(&helper)
             .and_then(|id| Ok(pidfd_open(id, PidfdFlags::empty())?))
             .map_err(NetnsError::system("watch the helper process"))?;

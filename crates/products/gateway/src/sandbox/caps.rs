@@ -43,11 +43,15 @@ pub(super) fn keep_only_ports() -> Result<(), String> {
     done.map_err(|e| format!("capabilities: {e}"))
 }
 
-/// Drops the capabilities of this thread. One that was root until now keeps the right to signal what
-/// it has started: system calls allow signals to its own child and to itself only.
+/// Drops the capabilities of this thread. One that was root until now keeps those that it needs: to signal what
+/// it has started (system calls allow signals to its own child and to itself only), and to open ports below 1024
+/// later.
 pub(super) fn drop_all(plan: &SandboxPlan, left_root: bool) -> Option<String> {
+    let mut needed = CapabilitySet::empty();
+    needed.set(CapabilitySet::KILL, plan.child);
+    needed.set(CapabilitySet::NET_BIND_SERVICE, plan.listens);
     let kept = match capabilities(None) {
-        Ok(sets) if plan.child && left_root => sets.permitted & CapabilitySet::KILL,
+        Ok(sets) if left_root => sets.permitted & needed,
         _ => CapabilitySet::empty(),
     };
     let none = CapabilitySet::empty();

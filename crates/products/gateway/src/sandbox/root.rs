@@ -77,7 +77,9 @@ fn make(base: &Path) -> io::Result<()> {
     // Later mounts of the host beneath a directory that is read appear, and none of ours go back.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     let flags = SEALED.difference(MountFlags::RDONLY);
-    Ok(mount("tmpfs", base, "tmpfs", flags, Some(c"mode=0755"))?)
+    mount("tmpfs", base, "tmpfs", flags, Some(c"mode=0755"))?;
+    // Files that are read again are mostly in one of these.
+    ["etc", "run"].iter().try_for_each(|name| passable(&base.join(name)))
 }
 
 /// Mounts `path` at the same path in the new root, with the symbolic links that lead to it.
