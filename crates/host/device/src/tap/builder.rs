@@ -225,7 +225,10 @@ impl TapBuilder {
             add_address(&netlink, found.index, &name, address, prefix)?;
         }
         for &(network, router) in &self.host_routes {
-            let added = netlink.add_route(found.index, network, router);
+            // A router outside of all networks is on the link because the route says so.
+            let has = |router: &IpAddr| settings.addresses.iter().any(|own| contains(own, *router));
+            let on_link = router.as_ref().is_some_and(|router| !has(router));
+            let added = netlink.add_route(found.index, network, router, on_link);
             let (network, prefix) = network;
             added.map_err(refused(match router {
                 Some(router) if prefix == 0 => {
@@ -372,6 +375,20 @@ fn attach_first(
         }
         Err((step, e)) => Err(attach_error(name, step, existed, e)),
     }
+}
+
+/// Whether an address is in the network of another.
+fn contains((own, prefix): &(IpAddr, u8), address: IpAddr) -> bool {
+    let differs = match (own, address) {
+        (IpAddr::V4(own), IpAddr::V4(address)) => {
+            u128::from(u32::from(*own) ^ u32::from(address)) << 96
+        }
+        (IpAddr::V6(own), IpAddr::V6(address)) => u128::from(*own) ^ u128::from(address),
+        _ => return false,
+    };
+    // A link-local address is in the network of every link.
+    let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    is_link_local || differs.leading_zeros() >= u32::from(*prefix)
 }
 
 /// Gives the kernel's side an address, and waits until the kernel accepts packets to it.

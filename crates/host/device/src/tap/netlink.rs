@@ -146,13 +146,14 @@ impl Netlink {
         self.ask(message).map(drop)
     }
 
-    /// Makes `router` the way to a network; it may be that already. The router may be outside of the device's own
-    /// networks. Without a router the network is on the link.
+    /// Makes `router` the way to a network; it may be that already. `on_link`: the router is outside of the
+    /// device's own networks. Without a router the network is on the link.
     pub(super) fn add_route(
         &self,
         index: u32,
         (network, prefix): (IpAddr, u8),
         router: Option<IpAddr>,
+        on_link: bool,
     ) -> io::Result<()> {
         let octets = |address: IpAddr| match address {
             IpAddr::V4(v4) => v4.octets().to_vec(),
@@ -163,11 +164,11 @@ impl Netlink {
             IpAddr::V6(_) => AddressFamily::INET6,
         };
         let scope = if router.is_none() && network.is_ipv4() { RT_SCOPE_LINK } else { 0 };
-        let on_link = if router.is_some() { RTNH_F_ONLINK } else { 0 };
+        let flags = if on_link { RTNH_F_ONLINK } else { 0 };
         // Family, bits of destination and source, service, table, origin, scope, kind, flags.
         let family = family.as_raw() as u8;
         let mut body = vec![family, prefix, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, scope, RTN_UNICAST];
-        body.extend(on_link.to_ne_bytes());
+        body.extend(flags.to_ne_bytes());
         let flags = NLM_F_ACK | NLM_F_CREATE_EXCL;
         let mut message = Message::new(RTM_NEWROUTE, flags, &body);
         if prefix > 0 {

@@ -20,7 +20,7 @@ use crate::commands::background::Background;
 use crate::commands::guest;
 use crate::commands::guest_network::{Advertised, GuestNetwork};
 use crate::failure::{Failure, reason, socket_failure};
-use crate::limits::{PROXY_CHECK_TIME, SHUTDOWN_TIME};
+use crate::limits::{LAST_TIME, PROXY_CHECK_TIME, SHUTDOWN_TIME};
 use crate::sys::Inherited;
 use crate::view::{Printed, ViewSockets};
 
@@ -72,16 +72,20 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
         ready.write_all(b"1\n").map_err(|e| Failure::because("--ready-fd", reason(&e)))?;
     }
     drop(ready);
-    let mut end = Ok(());
-    while !stop.is_set() && end.is_ok() {
+    let (mut end, mut is_gone) = (Ok(()), false);
+    while !stop.is_set() && !is_gone && end.is_ok() {
         let over = is_over(exit.as_ref(), lifetime.as_ref());
-        if over.map_err(|e| Failure::because("waiting", reason(&e)))? {
-            break;
-        }
+        is_gone = over.map_err(|e| Failure::because("waiting", reason(&e)))?;
         end = served.host().check().map_err(|e| Failure::Failed(reason(&e)));
     }
     printed.at_end();
-    served.end(SHUTDOWN_TIME);
+    if is_gone {
+        // Nobody takes data for the guest any more.
+        served.finish(SHUTDOWN_TIME);
+        served.end(LAST_TIME);
+    } else {
+        served.end(SHUTDOWN_TIME);
+    }
     // The only guest that there was to be has gone.
     if options.fd.is_some() || options.one_off { Ok(()) } else { end }
 }
