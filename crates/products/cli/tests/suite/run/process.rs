@@ -232,6 +232,16 @@ fn an_ordinary_user_runs_curl() {
 }
 
 #[test]
+fn an_ordinary_users_program_may_be_root_in_its_namespaces() {
+    let Some(lab) = Lab::new(&["unshare", "setpriv", "mknod"]) else { return };
+    if !may_unshare() {
+        return;
+    }
+    let output = as_nobody(&lab, "666", "run --map-root-user -- id -u");
+    assert_eq!(text(&output.stdout), "0\n", "{}", text(&output.stderr));
+}
+
+#[test]
 fn without_the_right_to_the_device_it_says_which_file_and_what_to_do() {
     let Some(lab) = Lab::new(&["unshare", "setpriv", "mknod"]) else { return };
     if !may_unshare() {
