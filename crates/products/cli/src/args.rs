@@ -8,7 +8,7 @@ mod demo;
 #[cfg(feature = "full")]
 pub(crate) mod guest;
 #[cfg(feature = "full")]
-mod host;
+pub(crate) mod host;
 #[cfg(feature = "full")]
 pub(crate) mod view;
 

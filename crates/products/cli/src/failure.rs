@@ -94,7 +94,7 @@ pub(crate) fn socket_failure(path: &Path, error: DeviceError) -> Failure {
 }
 
 /// Why a socket could not be made, and what to do about it.
-fn socket_reason(path: &Path, error: &io::Error) -> String {
+pub(crate) fn socket_reason(path: &Path, error: &io::Error) -> String {
     let hint = match error.kind() {
         // A path that is too long, or has a zero byte.
         io::ErrorKind::InvalidInput => {

@@ -41,6 +41,24 @@ pub(crate) const PROXY_MEMORY: &str = "256M";
 /// Least memory of a proxy, bytes: the windows of one fast connection.
 pub(crate) const PROXY_LEAST_MEMORY: u64 = 8 << 20;
 
+/// Bytes of a request for ports; slirp4netns refuses this many, too.
+pub(crate) const PORT_REQUEST: usize = 4096;
+
+/// Time for a client to send its request for ports and take the answer: it sends one of 4 KiB, locally.
+pub(crate) const PORT_REQUEST_TIME: Duration = Duration::from_secs(5);
+
+/// Clients with requests for ports that are served at once, each by a thread; others wait.
+pub(crate) const PORT_CLIENTS: usize = 4;
+
+/// Bytes that are read of a request that is too long, before it is cut: what a pipe has.
+pub(crate) const PORT_EXCESS: usize = 64 * 1024;
+
+/// Bytes of an answer about ports: a line for each of 65,535 ports, TCP and UDP.
+pub(crate) const PORT_ANSWER: u64 = 32 << 20;
+
+/// Default sockets of passt, which are numbered from 1.
+pub(crate) const PASST_SOCKETS: u32 = 64;
+
 /// Most connections of a proxy: an address has 28,232 ports to connect to one upstream from.
 pub(crate) const PROXY_MAX_CONNECTIONS: u32 = 28_232;
 

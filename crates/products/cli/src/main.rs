@@ -3,7 +3,7 @@
 //!
 //! Read [`args`] first. Each command is a module of [`commands`], and the measurements are a crate
 //! ([`pagewire_bench`]); they share [`net`] (a host from the options), [`http`] and [`signals`].
-//! [`failure`] has the rule for errors. Without the feature `full`, `demo` is the only command: it is
+//! [`failure`] has the rule for errors, [`dropin`] the names of other programs. Without the feature `full`, `demo` is the only command: it is
 //! built in half a minute.
 
 #![deny(unsafe_code)]
@@ -11,6 +11,8 @@
 
 mod args;
 mod commands;
+#[cfg(feature = "full")]
+mod dropin;
 mod failure;
 mod http;
 mod limits;
@@ -24,6 +26,7 @@ mod sys;
 #[cfg(feature = "full")]
 mod view;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -38,7 +41,14 @@ fn main() -> ExitCode {
     if let Some(code) = pagewire_gateway::netns::inside() {
         return code;
     }
-    let cli = Cli::try_parse().unwrap_or_else(|error| end_usage(error));
+    let words: Vec<OsString> = std::env::args_os().collect();
+    #[cfg(feature = "full")]
+    let (words, is_other) = match dropin::by_name(&words) {
+        None => (words, false),
+        Some(dropin::Start::Words(words)) => (words, true),
+        Some(dropin::Start::End(code)) => return code,
+    };
+    let cli = Cli::try_parse_from(words).unwrap_or_else(|error| end_usage(error));
     #[cfg(feature = "full")]
     if let Err(failure) = log::begin(cli.verbose, cli.log_level.as_deref()) {
         return failure.report();
@@ -64,7 +74,15 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => {
+            let code = failure.report();
+            // Other programs have one status for all failures.
+            #[cfg(feature = "full")]
+            if is_other {
+                return ExitCode::FAILURE;
+            }
+            code
+        }
     }
 }
 

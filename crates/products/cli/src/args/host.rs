@@ -224,7 +224,7 @@ pub(crate) struct ProxyOptions {
 }
 
 /// Six bytes in hexadecimal with colons between.
-pub(super) fn link_address(text: &str) -> Result<[u8; 6], String> {
+pub(crate) fn link_address(text: &str) -> Result<[u8; 6], String> {
     let byte = |part: &str| u8::from_str_radix(part, 16).ok().filter(|_| part.len() == 2);
     let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
     let address = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());

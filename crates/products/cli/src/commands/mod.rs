@@ -1,8 +1,9 @@
 //! The commands, each in a module of its name. `run` and `gateway` share [`guest`], `ss` and `top` share
-//! [`processes`]; the measurements are a crate of their own.
+//! [`processes`]; the measurements are a crate of their own. [`api`] serves requests for ports.
 
 #[cfg(feature = "full")]
 mod background;
+pub(crate) mod api;
 pub(crate) mod demo;
 #[cfg(feature = "full")]
 pub(crate) mod fetch;

@@ -1,0 +1,334 @@
+//! Requests for ports at run time, over a Unix socket, as slirp4netns has them.
+//!
+//! ```text
+//!   {"execute":"add_hostfwd","arguments":{"proto":"tcp","host_port":8080,"guest_port":80}}
+//!                                                                    {"return":{"id":1}}
+//!   {"execute":"list_hostfwd"}                                       {"return":{"entries":[…]}}
+//!   {"execute":"remove_hostfwd","arguments":{"id":1}}                {"return":{}}
+//!   anything else                                                    {"error":{"desc":"bad request: …"}}
+//! ```
+//!
+//! A connection has one request, which ends with the object or with the client's end of file. The socket is
+//! bound before the sandbox ([`ApiSocket`]) and served behind it ([`Api`]), over [`Ports`].
+
+use std::fs::Permissions;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use serde_json::{Map, Value, json};
+
+use crate::failure::{Failure, ascii, reason, socket_reason};
+use crate::limits::{
+    PORT_ANSWER, PORT_CLIENTS, PORT_EXCESS, PORT_REQUEST, PORT_REQUEST_TIME, THREAD_STACK,
+};
+
+/// A port of this machine, and the guest's that it leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HostPort {
+    pub(crate) udp: bool,
+    pub(crate) host: SocketAddr,
+    pub(crate) guest: SocketAddr,
+}
+
+/// Ports that are opened and closed while a guest runs.
+pub(crate) trait Ports: Send + Sync {
+    /// Opens a port, or says why it cannot be opened.
+    fn open(&self, port: &HostPort) -> Result<(), String>;
+
+    /// Closes a port. Its connections go on. `false`: it is not open.
+    fn close(&self, port: &HostPort) -> bool;
+
+    /// All that are open, those of the command line too.
+    fn all(&self) -> Vec<HostPort>;
+}
+
+/// A bound socket at which nothing is answered yet.
+#[derive(Debug)]
+pub(crate) struct ApiSocket(UnixListener);
+
+impl ApiSocket {
+    /// Binds the socket, in the place of one whose process has ended.
+    pub(crate) fn bind(path: &Path) -> Result<Self, Failure> {
+        let failed = |error| {
+            Failure::because(
+                format!("--api-socket {}", path.display()),
+                socket_reason(path, &error),
+            )
+        };
+        let listener = UnixListener::bind(path).or_else(|error| {
+            let is_socket =
+                std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+            let is_dead = || {
+                let refused = UnixStream::connect(path).err().map(|e| e.kind());
+                refused == Some(io::ErrorKind::ConnectionRefused)
+            };
+            match error.kind() == io::ErrorKind::AddrInUse && is_socket && is_dead() {
+                true => std::fs::remove_file(path).and_then(|()| UnixListener::bind(path)),
+                false => Err(error),
+            }
+        });
+        let listener = listener.map_err(failed)?;
+        // Whoever may write to it may publish ports: this user.
+        std::fs::set_permissions(path, Permissions::from_mode(0o755)).map_err(failed)?;
+        Ok(Self(listener))
+    }
+
+    /// Answers requests. Ports lead to the first of the guest's addresses, if a request names none.
+    pub(crate) fn start(self, ports: Arc<dyn Ports>, guests: Vec<IpAddr>) -> Result<Api, Failure> {
+        let listener = Arc::new(self.0);
+        let desk = Arc::new(Desk { ports, guests, table: Mutex::default() });
+        let mut api = Api { listener: Arc::clone(&listener), threads: Vec::new() };
+        for _ in 0..PORT_CLIENTS {
+            let (listener, desk) = (Arc::clone(&listener), Arc::clone(&desk));
+            let serving = move || {
+                while let Ok((client, _)) = listener.accept() {
+                    // A client that went away is its own affair.
+                    let _ = serve(&client, &desk);
+                }
+            };
+            let thread = thread::Builder::new().name("api".into()).stack_size(THREAD_STACK);
+            let thread = thread.spawn(serving);
+            api.threads.push(thread.map_err(|e| Failure::because("--api-socket", reason(&e)))?);
+        }
+        Ok(api)
+    }
+}
+
+/// Answers, and ends that when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Api {
+    listener: Arc<UnixListener>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Api {
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Reads a request, and answers it.
+fn serve(client: &UnixStream, desk: &Desk) -> io::Result<()> {
+    let until = Instant::now() + PORT_REQUEST_TIME;
+    client.set_write_timeout(Some(PORT_REQUEST_TIME))?;
+    let (answer, is_cut) = match request(client, until) {
+        Ok(text) => (desk.answer(&text), false),
+        Err(Unread::TooLarge) => (bad("too large message"), true),
+        Err(Unread::Io(error)) if is_timeout(&error) => (bad("no whole request in time"), false),
+        Err(Unread::Io(error)) => return Err(error),
+    };
+    let mut client = client;
+    client.write_all(ascii(&answer.to_string()).as_bytes())?;
+    client.shutdown(Shutdown::Write)?;
+    // A client that is still writing reads the answer before it learns of the end.
+    let mut left = if is_cut { PORT_EXCESS } else { 0 };
+    while left > 0 && time_left(client, until).is_ok() {
+        match client.read(&mut [0; PORT_REQUEST]) {
+            Ok(n) if n > 0 => left = left.saturating_sub(n),
+            _ => break,
+        }
+    }
+    Ok(())
+}
+
+/// Why there is no request.
+enum Unread {
+    TooLarge,
+    Io(io::Error),
+}
+
+impl From<io::Error> for Unread {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// The text of a request: a whole object, or all that came before the end of file.
+fn request(mut client: &UnixStream, until: Instant) -> Result<Vec<u8>, Unread> {
+    let mut text = Vec::new();
+    loop {
+        time_left(client, until)?;
+        let mut piece = [0; PORT_REQUEST];
+        let n = match client.read(&mut piece) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        text.extend_from_slice(piece.get(..n).unwrap_or_default());
+        if text.len() >= PORT_REQUEST {
+            return Err(Unread::TooLarge);
+        }
+        if n == 0 || serde_json::from_slice::<Map<String, Value>>(&text).is_ok() {
+            return Ok(text);
+        }
+    }
+}
+
+fn time_left(client: &UnixStream, until: Instant) -> io::Result<()> {
+    let left = until.saturating_duration_since(Instant::now());
+    // Zero would be no limit.
+    match left.is_zero() {
+        true => Err(io::ErrorKind::TimedOut.into()),
+        false => client.set_read_timeout(Some(left)),
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// Where requests are executed, one at a time.
+struct Desk {
+    ports: Arc<dyn Ports>,
+    guests: Vec<IpAddr>,
+    table: Mutex<Table>,
+}
+
+/// The numbers of ports, from 1.
+#[derive(Default)]
+struct Table {
+    last: u64,
+    known: Vec<(u64, HostPort)>,
+}
+
+impl Table {
+    /// Follows what is open. Numbers stay.
+    fn follow(&mut self, open: Vec<HostPort>) -> &[(u64, HostPort)] {
+        self.known.retain(|(_, port)| open.contains(port));
+        for port in open {
+            if !self.known.iter().any(|(_, known)| *known == port) {
+                self.last += 1;
+                self.known.push((self.last, port));
+            }
+        }
+        &self.known
+    }
+}
+
+impl Desk {
+    fn answer(&self, text: &[u8]) -> Value {
+        let request = match serde_json::from_slice(text) {
+            Ok(Value::Object(request)) => request,
+            Ok(_) => return bad("json_object() failed"),
+            Err(_) => return bad("cannot parse JSON"),
+        };
+        let none = Map::new();
+        let arguments = request.get("arguments").and_then(Value::as_object).unwrap_or(&none);
+        // A panic would have been reported by its thread.
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        match request.get("execute").and_then(Value::as_str) {
+            Some("add_hostfwd") => self.add(arguments, &mut table),
+            Some("list_hostfwd") => {
+                let entries: Vec<Value> = table
+                    .follow(self.ports.all())
+                    .iter()
+                    .map(|(id, port)| entry(*id, port))
+                    .collect();
+                // slirp4netns documents the first, and sends the second.
+                json!({ "return": { "entries": entries }, "entries": entries })
+            }
+            Some("remove_hostfwd") => self.remove(arguments, &mut table),
+            Some(_) => bad("unknown execute"),
+            None => bad("no execute found"),
+        }
+    }
+
+    fn add(&self, arguments: &Map<String, Value>, table: &mut Table) -> Value {
+        let port = match self.port(arguments) {
+            Ok(port) => port,
+            Err(what) => return bad(&format!("add_hostfwd: bad arguments.{what}")),
+        };
+        if let Err(why) = self.ports.open(&port) {
+            return bad(&format!("add_hostfwd: slirp_add_hostfwd failed: {why}"));
+        }
+        table.follow(self.ports.all());
+        match table.known.iter().find(|(_, known)| *known == port) {
+            Some((id, _)) => json!({ "return": { "id": id } }),
+            None => bad("add_hostfwd: slirp_add_hostfwd failed: the port was closed at once"),
+        }
+    }
+
+    /// The port that a request names, or the name of a wrong argument.
+    fn port(&self, arguments: &Map<String, Value>) -> Result<HostPort, &'static str> {
+        let number = |name: &'static str| {
+            let number = arguments.get(name).and_then(Value::as_u64);
+            number.and_then(|n| u16::try_from(n).ok()).filter(|&n| n > 0).ok_or(name)
+        };
+        // Podman sends an empty address.
+        let address = |name: &'static str| match arguments.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) if text.is_empty() => Ok(None),
+            Some(text) => text.as_str().and_then(|t| t.parse().ok()).map(Some).ok_or(name),
+        };
+        let udp = match arguments.get("proto").and_then(Value::as_str) {
+            Some("tcp") => false,
+            Some("udp") => true,
+            _ => return Err("proto"),
+        };
+        let (host_port, guest_port) = (number("host_port")?, number("guest_port")?);
+        let host: IpAddr = address("host_addr")?.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+        let default = || {
+            let same = self.guests.iter().find(|guest| guest.is_ipv4() == host.is_ipv4());
+            same.or(self.guests.first()).copied()
+        };
+        let guest = address("guest_addr")?.or_else(default).ok_or("guest_addr")?;
+        Ok(HostPort { udp, host: (host, host_port).into(), guest: (guest, guest_port).into() })
+    }
+
+    fn remove(&self, arguments: &Map<String, Value>, table: &mut Table) -> Value {
+        let id = arguments.get("id").and_then(Value::as_u64);
+        table.follow(self.ports.all());
+        let port = table.known.iter().find(|(known, _)| Some(*known) == id).map(|(_, port)| *port);
+        match port.is_some_and(|port| self.ports.close(&port)) {
+            true => json!({ "return": {} }),
+            false => bad("remove_hostfwd: bad arguments.id"),
+        }
+    }
+}
+
+fn entry(id: u64, port: &HostPort) -> Value {
+    json!({
+        "id": id,
+        "proto": if port.udp { "udp" } else { "tcp" },
+        "host_addr": port.host.ip().to_string(),
+        "host_port": port.host.port(),
+        "guest_addr": port.guest.ip().to_string(),
+        "guest_port": port.guest.port(),
+    })
+}
+
+fn bad(why: &str) -> Value {
+    json!({ "error": { "desc": format!("bad request: {why}") } })
+}
+
+/// Sends a request to a running gateway: what it returns, or why it does not.
+pub(crate) fn ask(path: &Path, request: &Value) -> Result<Value, String> {
+    let failed = |e: io::Error| format!("{}: {}", path.display(), reason(&e));
+    let mut stream = UnixStream::connect(path).map_err(failed)?;
+    stream.set_read_timeout(Some(PORT_REQUEST_TIME)).map_err(failed)?;
+    stream.set_write_timeout(Some(PORT_REQUEST_TIME)).map_err(failed)?;
+    stream.write_all(request.to_string().as_bytes()).map_err(failed)?;
+    stream.shutdown(Shutdown::Write).map_err(failed)?;
+    let mut text = Vec::new();
+    stream.take(PORT_ANSWER).read_to_end(&mut text).map_err(failed)?;
+    let answer: Value = serde_json::from_slice(&text).map_err(|_| {
+        format!("{}: there is no gateway of pagewire at this socket", path.display())
+    })?;
+    match (answer.get("return"), answer.pointer("/error/desc").and_then(Value::as_str)) {
+        (Some(returned), _) => Ok(returned.clone()),
+        (None, Some(why)) => Err(why.to_owned()),
+        (None, None) => Err(format!("{}: an answer without a result", path.display())),
+    }
+}
+
+#[cfg(test)]
+#[path = "api_tests.rs"]
+mod tests;
