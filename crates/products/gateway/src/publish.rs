@@ -153,8 +153,25 @@ impl Publish {
         }
     }
 
-    pub(crate) fn protocol(&self) -> Protocol {
+    /// The guest's address, if it was [given](Self::to_guest).
+    pub fn guest(&self) -> Option<IpAddr> {
+        self.guest
+    }
+
+    /// TCP, or UDP.
+    pub fn protocol(&self) -> Protocol {
         self.protocol
+    }
+
+    /// The ports of this machine with their address (`None`: all addresses), and the guest's ports that they lead to; none
+    /// of a Unix socket, and of ports that follow programs.
+    pub fn ports(&self) -> impl Iterator<Item = (Option<IpAddr>, u16, u16)> {
+        let (address, first, last) = match self.on {
+            On::Ports { address, first, last } => (address, first, last),
+            // A range without a port.
+            On::Unix(_) | On::Auto { .. } => (None, 1, 0),
+        };
+        (first..=last).map(move |port| (address, port, self.to + (port - first)))
     }
 
     fn open_port(&self, on: SocketAddr, to: u16) -> io::Result<OpenPort> {

@@ -16,6 +16,7 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 
 use crate::args::guest::{GatewayOptions, GuestLink};
+use crate::commands::api::ApiSocket;
 use crate::commands::background::Background;
 use crate::commands::guest;
 use crate::commands::guest_network::{Advertised, GuestNetwork};
@@ -40,6 +41,7 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     let advertised = advertises.then(|| Advertised::of(&options.guest, options.dhcp_range));
     let mtu = network.mtu as usize;
     let opened = guest::open(&options.guest, network, advertised, sockets)?;
+    let api = options.api_socket.as_deref().map(ApiSocket::bind).transpose()?;
     let asked = ViewSockets::new(&options.guest.view)?;
     inherited.close();
     let mut plan = SandboxPlan::default();
@@ -61,6 +63,7 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     };
     let served = Arc::new(opened.start(device)?);
     let control = asked.start_with(|shown| served.shown(shown))?;
+    let api = api.map(|api| api.start(served.ports(), served.guests.clone())).transpose()?;
     let counted = Arc::clone(&served);
     let printed = Printed::new(options.guest.stats, &control, move || counted.report());
     let stop = printed.watch()?;
@@ -78,6 +81,7 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
         is_gone = over.map_err(|e| Failure::because("waiting", reason(&e)))?;
         end = served.host().check().map_err(|e| Failure::Failed(reason(&e)));
     }
+    drop(api);
     printed.at_end();
     if is_gone {
         // Nobody takes data for the guest any more.

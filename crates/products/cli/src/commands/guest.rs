@@ -5,9 +5,9 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use pagewire::device::{FaultConfig, FaultWatch};
@@ -16,11 +16,12 @@ use pagewire_control as control;
 use pagewire_gateway::netns::NsSockets;
 use pagewire_gateway::sandbox::{self, SandboxError, SandboxPlan};
 use pagewire_gateway::{
-    Builder, Forward, Gateway, Guest, GuestConfig, Log, OpenPort, OwnNames, Publish, Resolver,
-    Rules, Source,
+    Builder, Forward, Gateway, Guest, GuestConfig, Log, OpenPort, OwnNames, Protocol, Publish,
+    Resolver, Rules, Source,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use super::api::{HostPort, Ports};
 use super::guest_network::{Advertised, GuestNetwork};
 use crate::args::guest::{self as args, GuestOptions, Interface};
 use crate::failure::{Failure, reason};
@@ -107,7 +108,8 @@ impl OpenGateway {
             let forwarded = guest.forward(what);
             forwarded.map_err(|e| Failure::because(format!("--forward {what}"), reason(&e)))?;
         }
-        Ok(Served { guest, line, line_delay: self.line_delay, _gateway: gateway })
+        let guests = self.network.guests().collect();
+        Ok(Served { guest, guests, line, line_delay: self.line_delay, _gateway: gateway })
     }
 }
 
@@ -192,6 +194,8 @@ fn names(options: &GuestOptions, network: &GuestNetwork) -> OwnNames {
 /// A gateway with its one guest.
 pub(crate) struct Served {
     guest: Guest,
+    /// The guest's addresses.
+    pub(crate) guests: Vec<IpAddr>,
     /// Counts of `--fault` and `--rate`.
     line: Option<FaultWatch>,
     line_delay: Duration,
@@ -203,6 +207,11 @@ impl Served {
     /// The gateway's end of the guest's network.
     pub(crate) fn host(&self) -> &Host {
         self.guest.host()
+    }
+
+    /// Where requests for ports go.
+    pub(crate) fn ports(self: &Arc<Self>) -> Arc<dyn Ports> {
+        Arc::new(GuestPorts(Arc::downgrade(self)))
     }
 
     /// A sentence about what was refused; `None`: nothing was.
@@ -244,6 +253,48 @@ impl Served {
     pub(crate) fn end(&self, limit: Duration) {
         self.host().drain(limit);
         crate::log::trace_end("guest", self.host());
+    }
+}
+
+/// The ports of a guest, for as long as it is served.
+struct GuestPorts(Weak<Served>);
+
+impl GuestPorts {
+    fn publish_of(port: &HostPort) -> Option<Publish> {
+        let protocol = if port.udp { "/udp" } else { "" };
+        let text = format!("{}:{}{protocol}", port.host, port.guest.port());
+        Some(text.parse::<Publish>().ok()?.to_guest(port.guest.ip()))
+    }
+}
+
+impl Ports for GuestPorts {
+    fn open(&self, port: &HostPort) -> Result<(), String> {
+        let what = Self::publish_of(port).ok_or("no such port can be published")?;
+        let served = self.0.upgrade().ok_or("the guest has ended")?;
+        served.guest.publish(&what).map(drop).map_err(|e| publish_reason(&e))
+    }
+
+    fn close(&self, port: &HostPort) -> bool {
+        let what = Self::publish_of(port);
+        let served = self.0.upgrade();
+        what.zip(served).is_some_and(|(what, served)| served.guest.unpublish(&what))
+    }
+
+    fn all(&self) -> Vec<HostPort> {
+        let Some(served) = self.0.upgrade() else { return Vec::new() };
+        let mut all = Vec::new();
+        for what in served.guest.published() {
+            let udp = what.protocol() == Protocol::Udp;
+            for (address, port, to) in what.ports() {
+                let address = address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+                let like = |ip: &&IpAddr| ip.is_ipv4() == address.is_ipv4();
+                let known = what.guest().or(served.guests.iter().find(like).copied());
+                let Some(guest) = known.or(served.guests.first().copied()) else { continue };
+                let (host, guest) = ((address, port).into(), (guest, to).into());
+                all.push(HostPort { udp, host, guest });
+            }
+        }
+        all
     }
 }
 

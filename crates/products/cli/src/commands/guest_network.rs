@@ -177,7 +177,7 @@ impl GuestNetwork {
         }
     }
 
-    fn guests(&self) -> impl Iterator<Item = IpAddr> {
+    pub(crate) fn guests(&self) -> impl Iterator<Item = IpAddr> {
         self.versions.iter().flat_map(|version| version.guests.iter().map(Cidr::addr))
     }
 

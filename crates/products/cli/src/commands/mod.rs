@@ -2,8 +2,9 @@
 //! [`processes`]; the measurements are a crate of their own. [`api`] serves requests for ports.
 
 #[cfg(feature = "full")]
-mod background;
 pub(crate) mod api;
+#[cfg(feature = "full")]
+mod background;
 pub(crate) mod demo;
 #[cfg(feature = "full")]
 pub(crate) mod fetch;

@@ -6,7 +6,7 @@ use clap::Parser;
 
 use crate::args::host::link_address;
 use crate::dropin::getopt::{self, Early};
-use crate::dropin::shared::{Shared, Told, specs};
+use crate::dropin::shared::{Addressing, Shared, Told, specs};
 use crate::dropin::{Answer, Machine, PASST, Program, Words, version};
 
 /// Unprivileged network of a namespace, by pagewire. Without PID and --netns, it runs the command, or a shell,
@@ -190,11 +190,7 @@ impl Options {
         if self.splice_only {
             splices = true;
             self.put_nothing_else(&mut words);
-            shared.put_ports(
-                &Shared { ipv4_only: false, ..Shared::default() }.addressing()?,
-                "auto",
-                &mut words,
-            )?;
+            shared.put_ports(&Addressing::NONE, "auto", &mut words)?;
         } else {
             self.put_network(has_command, machine, &mut words)?;
         }

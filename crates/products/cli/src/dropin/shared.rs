@@ -252,6 +252,9 @@ pub(super) enum Told {
 }
 
 impl Addressing {
+    pub(super) const NONE: Self =
+        Self { of: [(Version::V4, Source::Off), (Version::V6, Source::Off)] };
+
     pub(super) fn copies(&self) -> bool {
         self.of.iter().any(|(_, source)| matches!(source, Source::Copied))
     }
