@@ -34,6 +34,7 @@ mod mounts;
 mod outside;
 mod ports;
 mod program;
+mod request;
 mod sockets;
 pub(crate) mod sys;
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use pagewire::services::Instant;
 
 use super::Relay;
-use super::inward::{Leads, Published, Socket};
 use super::pair::reset_on_drop;
+use super::ports::{Leads, Published, Socket};
 use crate::context::JudgedFlow;
 use crate::epoll::SourceKind;
 use crate::netns::NsSockets;

@@ -14,6 +14,7 @@ mod dialler;
 mod inward;
 mod loopback;
 mod pair;
+mod ports;
 mod pump;
 mod service;
 
@@ -43,9 +44,9 @@ pub(crate) use closer::Closer;
 use dial::{Dialling, Dials};
 pub(crate) use dialler::Kernel;
 pub use dialler::{Dial, Dialled};
-use inward::Ports;
 pub(crate) use loopback::Loopback;
 use pair::{Flags, Pair, Step, reset_on_drop};
+use ports::Ports;
 pub(crate) use service::RelayService;
 
 pub(crate) struct Setup {

@@ -1,9 +1,9 @@
 //! Restricts the file system, abstract sockets and signals, by Landlock.
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, LandlockStatus, RestrictionStatus,
-    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
-    path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, LandlockStatus, NetPort,
+    RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus,
+    Scope, path_beneath_rules,
 };
 
 use super::SandboxPlan;
@@ -51,8 +51,12 @@ fn try_restrict(plan: &SandboxPlan) -> Result<RestrictionStatus, RulesetError> {
     // Root would read what else is in there: its secrets.
     let is_root = rustix::process::geteuid().is_root();
     let read = plan.read.iter().filter(|path| !is_root || path.is_file());
+    let mut rules = rules.create()?;
+    if !plan.listens {
+        // A source address, with a port of the kernel's choice.
+        rules = rules.add_rule(NetPort::new(0, AccessNet::BindTcp))?;
+    }
     rules
-        .create()?
         .add_rules(path_beneath_rules(read, AccessFs::ReadFile | AccessFs::ReadDir))?
         .add_rules(path_beneath_rules(&plan.sockets, AccessFs::MakeSock | AccessFs::RemoveFile))?
         .restrict_self()
