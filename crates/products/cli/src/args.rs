@@ -1,6 +1,6 @@
 //! The command line. [`demo`] has the options of the demonstration, [`host`] those of hosts,
-//! [`guest`] those of the gateway, [`view`] those of observers, `pagewire_bench` those of the
-//! measurements. Without the feature `full` there is the demonstration only.
+//! [`guest`] those of the gateway, [`view`] those of observers, [`system`] those about the system,
+//! `pagewire_bench` those of the measurements. Without the feature `full` there is the demonstration only.
 
 #[cfg(all(test, feature = "full"))]
 mod book_tests;
@@ -10,8 +10,12 @@ pub(crate) mod guest;
 #[cfg(feature = "full")]
 pub(crate) mod host;
 #[cfg(feature = "full")]
+pub(crate) mod system;
+#[cfg(feature = "full")]
 pub(crate) mod view;
 
+#[cfg(feature = "full")]
+use clap::CommandFactory;
 use clap::{Parser, Subcommand};
 #[cfg(feature = "full")]
 use pagewire_bench::BenchOptions;
@@ -22,11 +26,13 @@ use guest::{GatewayOptions, RunOptions};
 #[cfg(feature = "full")]
 pub(crate) use host::{FetchOptions, NetLink, NetOptions, ProxyOptions, ServeOptions};
 #[cfg(feature = "full")]
+use system::{CheckOptions, CompletionsOptions, ManOptions};
+#[cfg(feature = "full")]
 use view::{SsOptions, TopOptions};
 
 /// A TCP/IP stack that moves pages instead of copying bytes: server, client, measurements.
 #[derive(Debug, Parser)]
-#[command(name = "pagewire", version, propagate_version = true, after_long_help = EXAMPLES)]
+#[command(name = "pagewire", version, long_version = crate::version::LONG.as_str(), propagate_version = true, after_long_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[cfg(feature = "full")]
     /// Say on standard error what goes on: -v connections and anomalies, -vv everything
@@ -147,12 +153,31 @@ pub(crate) enum Command {
     /// spread and with what was measured on.
     #[command(after_long_help = pagewire_bench::EXAMPLES)]
     Bench(BenchOptions),
+    #[cfg(feature = "full")]
+    /// Say what this system has and lacks for `run` and `gateway`, and how to mend it.
+    ///
+    /// Namespaces, the tap device and the sandbox are tried out, in processes that end at once.
+    #[command(after_long_help = system::CHECK_EXAMPLES)]
+    Check(CheckOptions),
+    #[cfg(feature = "full")]
+    /// Print completions for a shell.
+    #[command(after_long_help = system::COMPLETIONS_EXAMPLES)]
+    Completions(CompletionsOptions),
+    #[cfg(feature = "full")]
+    /// Write manual pages to a directory.
+    #[command(hide = true)]
+    Man(ManOptions),
+}
+
+/// The commands that have manual pages and completions, by the names that they are started under.
+#[cfg(feature = "full")]
+pub(crate) fn all() -> Vec<(String, clap::Command)> {
+    vec![("pagewire".to_owned(), Cli::command())]
 }
 
 #[cfg(all(test, feature = "full"))]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_consistent() {

@@ -20,9 +20,12 @@ mod limits;
 mod log;
 #[cfg(feature = "full")]
 mod net;
+#[cfg(feature = "full")]
+mod notify;
 mod progress;
 mod signals;
 mod sys;
+mod version;
 #[cfg(feature = "full")]
 mod view;
 
@@ -34,7 +37,7 @@ use clap::Parser;
 use args::{Cli, Command};
 use commands::demo;
 #[cfg(feature = "full")]
-use commands::{fetch, gateway, proxy, run, serve, ss, top};
+use commands::{check, fetch, gateway, pages, proxy, run, serve, ss, top};
 
 fn main() -> ExitCode {
     #[cfg(feature = "full")]
@@ -71,6 +74,12 @@ fn main() -> ExitCode {
         Command::Top(options) => top::run(&options),
         #[cfg(feature = "full")]
         Command::Bench(options) => bench(&options),
+        #[cfg(feature = "full")]
+        Command::Check(options) => check::run(&options),
+        #[cfg(feature = "full")]
+        Command::Completions(options) => pages::completions(&options),
+        #[cfg(feature = "full")]
+        Command::Man(options) => pages::man(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

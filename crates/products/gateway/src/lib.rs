@@ -32,6 +32,8 @@ pub mod limits;
 mod log;
 pub mod netns;
 mod policy;
+#[doc(hidden)]
+pub mod probe;
 mod publish;
 mod rate;
 mod relay;

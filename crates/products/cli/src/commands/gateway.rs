@@ -22,6 +22,7 @@ use crate::commands::guest;
 use crate::commands::guest_network::{Advertised, GuestNetwork};
 use crate::failure::{Failure, reason, socket_failure};
 use crate::limits::{LAST_TIME, PROXY_CHECK_TIME, SHUTDOWN_TIME};
+use crate::notify::Notifier;
 use crate::sys::Inherited;
 use crate::view::{Printed, ViewSockets};
 
@@ -43,6 +44,7 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     let opened = guest::open(&options.guest, network, advertised, sockets)?;
     let api = options.api_socket.as_deref().map(ApiSocket::bind).transpose()?;
     let asked = ViewSockets::new(&options.guest.view)?;
+    let manager = Notifier::find().map_err(|e| Failure::because("NOTIFY_SOCKET", reason(&e)))?;
     inherited.close();
     let mut plan = SandboxPlan::default();
     plan.unix_peers = options.link == GuestLink::Datagram;
@@ -75,6 +77,7 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
         ready.write_all(b"1\n").map_err(|e| Failure::because("--ready-fd", reason(&e)))?;
     }
     drop(ready);
+    manager.ready();
     let (mut end, mut is_gone) = (Ok(()), false);
     while !stop.is_set() && !is_gone && end.is_ok() {
         let over = is_over(exit.as_ref(), lifetime.as_ref());
@@ -90,8 +93,8 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     } else {
         served.end(SHUTDOWN_TIME);
     }
-    // The only guest that there was to be has gone.
-    if options.fd.is_some() || options.one_off { Ok(()) } else { end }
+    // Whom it was for has gone.
+    if is_gone || options.fd.is_some() || options.one_off { Ok(()) } else { end }
 }
 
 /// Waits a while. `true`: nobody needs the guest's network any more.

@@ -5,6 +5,8 @@
 pub(crate) mod api;
 #[cfg(feature = "full")]
 mod background;
+#[cfg(feature = "full")]
+pub(crate) mod check;
 pub(crate) mod demo;
 #[cfg(feature = "full")]
 pub(crate) mod fetch;
@@ -14,6 +16,8 @@ pub(crate) mod gateway;
 mod guest;
 #[cfg(feature = "full")]
 mod guest_network;
+#[cfg(feature = "full")]
+pub(crate) mod pages;
 #[cfg(feature = "full")]
 mod processes;
 #[cfg(feature = "full")]

@@ -531,10 +531,10 @@ mod calls {
         check(ended.into()).map(drop)
     }
 
-    pub(super) fn ioctl(request: u64) -> io::Result<()> {
+    pub(super) fn ioctl(request: libc::Ioctl) -> io::Result<()> {
         let (file, _) = io::pipe()?;
         // SAFETY: the request has no argument.
-        check(unsafe { libc::ioctl(file.as_raw_fd(), request as _) }.into()).map(drop)
+        check(unsafe { libc::ioctl(file.as_raw_fd(), request) }.into()).map(drop)
     }
 
     /// Asks that signals of a descriptor go to this process: any other could be named.
