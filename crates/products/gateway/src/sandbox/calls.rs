@@ -217,8 +217,9 @@ const REMOVES: &[i64] = &[
 /// there; others cannot be made.
 const FOR_A_CHILD: &[i64] = &[libc::SYS_wait4, libc::SYS_waitid, libc::SYS_pidfd_send_signal];
 
-/// Signals to this process: they end it, stop it with its child, or are for its threads.
-const TO_ITSELF: [i64; 2] = [libc::SYS_kill, libc::SYS_tgkill];
+/// Signals to this process: they end it, stop it with its child, or are for its threads. musl's `raise` is
+/// `tkill`, whose number is a thread's: that of the first thread is the process's.
+const TO_ITSELF: [i64; 3] = [libc::SYS_kill, libc::SYS_tgkill, libc::SYS_tkill];
 
 /// Applies the filters to this thread and those that it starts.
 pub(super) fn restrict(plan: &SandboxPlan) -> Option<String> {

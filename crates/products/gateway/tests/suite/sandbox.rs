@@ -157,7 +157,12 @@ impl Prepared {
 
 fn hear_signals() -> io::Result<()> {
     let mut signals = Signals::new([SIGUSR1])?;
-    signal_hook::low_level::raise(SIGUSR1)?;
+    // This is not the first thread, the only one that musl's `raise` may signal.
+    if cfg!(target_env = "musl") {
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::USR1)?;
+    } else {
+        signal_hook::low_level::raise(SIGUSR1)?;
+    }
     if_heard(signals.forever().next() == Some(SIGUSR1))
 }
 
