@@ -1,6 +1,6 @@
 # Everything a person types. Each target is a thin line over cargo or a script.
 
-.PHONY: demo test test-long bench lint fuzz mutants
+.PHONY: demo test test-long bench lint fuzz mutants packages
 
 # Ends a command with its caller, also when the caller is killed.
 tied = setpriv --pdeathsig KILL --
@@ -36,3 +36,6 @@ fuzz:
 
 mutants:
 	scripts/mutants
+
+packages:
+	scripts/packages target/packages

@@ -2,6 +2,7 @@
 
 mod demo_and_bench;
 mod guest;
+mod install;
 mod lab;
 mod mistakes;
 mod observe;

@@ -71,7 +71,7 @@ impl Tried {
     fn new(own: &Path) -> Self {
         let said = |probe: &str| {
             let mut tries = Command::new(own);
-            tries.args(["check", "--probe", probe]).stdin(Stdio::null()).stderr(Stdio::null());
+            tries.args(["check", "--probe", probe]).stdin(Stdio::inherit());
             tries.output().map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
         };
         let said = ["namespaces", "files"].map(|probe| said(probe).unwrap_or_default());
@@ -96,11 +96,11 @@ impl Tried {
     }
 }
 
-/// Runs this program in a network of its own.
+/// Runs this program in a network of its own. Nothing here needs `/dev/null`, which an empty root has not.
 fn run(own: &Path) -> Result<(), String> {
     let mut tries = Command::new(own);
     tries.args(["run", "--offline", "--control", "none", "--"]).arg(own).arg("-V");
-    let done = tries.stdin(Stdio::null()).output().map_err(|e| reason(&e))?;
+    let done = tries.stdin(Stdio::inherit()).output().map_err(|e| reason(&e))?;
     if done.status.success() {
         return Ok(());
     }

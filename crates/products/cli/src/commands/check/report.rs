@@ -170,7 +170,7 @@ fn forbidden_by(settings: &Settings, networks: bool) -> &'static str {
         Settings { apparmor_restricts: Some(1..), .. } => {
             "AppArmor wants a profile: install Pagewire's package, or load its profile"
         }
-        _ => "a container's profile may forbid it, or the kernel has none",
+        _ => "a container's profile or a chroot forbids it, or the kernel has none",
     }
 }
 
