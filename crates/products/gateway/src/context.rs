@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pagewire::services::Instant;
 
@@ -19,6 +19,7 @@ use crate::policy::{LocalAddresses, Rules};
 use crate::rate::Rate;
 use crate::request::{Ask, Direction, GuestId, How, Journal, Judge, Protocol, Record, Verdict};
 use crate::source::Source;
+use crate::splice::Diverter;
 
 pub(crate) struct Context {
     pub(crate) guest: GuestId,
@@ -36,8 +37,10 @@ pub(crate) struct Context {
     pub(crate) denials: Denials,
     /// The rate of new destinations of datagrams and echo requests.
     pub(crate) destinations: Rate,
-    pub(crate) last_flow: u64,
+    pub(crate) last_flow: Arc<AtomicU64>,
     pub(crate) share: DescriptorShare,
+    /// Takes datagrams of published ports whose clients come over this machine's loopback.
+    pub(crate) divert: Option<Diverter>,
     /// Number of descriptors of the guest's connections, for parts that open others.
     pub(crate) descriptors: usize,
 }
@@ -148,13 +151,18 @@ impl Context {
         opinion.unwrap_or_else(|| self.rules.judge(&ask)) == Verdict::Allow
     }
 
+    /// Whether clients of a published port are permitted. Writes nothing down.
+    pub(crate) fn permits_client(&self, ask: &Ask) -> bool {
+        let opinion = self.judge.as_ref().and_then(|judge| judge.judge(ask));
+        permits_flow(opinion.unwrap_or_else(|| self.rules.judge(ask)))
+    }
+
     fn judge_ask(&mut self, now: Instant, mut ask: Ask) -> JudgedFlow {
         let to = ask.to;
         ask.names = self.dns.names().of(now, to.ip());
         ask.given = self.dns.given(&ask.names, to.ip());
         ask.once = self.dns.names().denied(to.ip());
-        self.last_flow += 1;
-        let flow = self.last_flow;
+        let flow = self.next_flow();
         let decided = self.verdict(now, &mut ask);
         let (verdict, end) = decided.unwrap_or((Verdict::Drop, to));
         self.note_verdict(now, flow, &ask, verdict);
@@ -191,8 +199,7 @@ impl Context {
     ) -> JudgedFlow {
         let mut ask = Ask::new(self.guest, protocol, client, to);
         ask.direction = Direction::In;
-        self.last_flow += 1;
-        let flow = self.last_flow;
+        let flow = self.next_flow();
         let opinion = self.judge.as_ref().and_then(|judge| judge.judge(&ask));
         let verdict = opinion.unwrap_or_else(|| self.rules.judge(&ask));
         if !permits_flow(verdict) {
@@ -208,6 +215,11 @@ impl Context {
         let Ok(to) = *to else { return };
         let verdict = if to == ask.to { Verdict::Allow } else { Verdict::To(to) };
         self.note(|| Record::Verdict { flow: *flow, ask: ask.clone(), verdict });
+    }
+
+    /// The number of a new flow.
+    fn next_flow(&self) -> u64 {
+        self.last_flow.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Writes down a verdict; denials as far as their rate allows, further ones are counted.

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pagewire::services::{DatagramKind, Error};
@@ -26,7 +26,7 @@ use crate::policy::LocalAddresses;
 use crate::publish::{OpenPort, Publish};
 use crate::relay::{Closer, Kernel, Loopback, Relay, RelayService, Setup};
 use crate::request::{GuestId, Judge as _};
-use crate::splice::{Follow, Forward, ForwardPorts, Listens, listen_inside};
+use crate::splice::{FlowSettings, Follow, Forward, ForwardPorts, Listens, listen_inside};
 use crate::udp::Udp;
 
 /// Connects guests with the network of this process.
@@ -200,11 +200,17 @@ impl Gateway {
         let mut watch = EpollSet::new()?;
         let dns = host.with_stack(|stack, _| DnsServer::open(stack, dns))?;
         watch.add_wakeup(dns.wait_fd())?;
+        let last_flow = Arc::<AtomicU64>::default();
         let loopback = match config.inside.clone() {
             None => None,
             Some(inside) => {
-                let (journal, idle) = (settings.journal.clone(), config.idle);
-                let loopback = Loopback::start(inside, config.loopback, journal, idle)?;
+                let flows = FlowSettings {
+                    journal: settings.journal.clone(),
+                    idle: config.idle,
+                    share: self.0.share.clone(),
+                    numbers: Arc::clone(&last_flow),
+                };
+                let loopback = Loopback::start(inside, config.loopback, flows)?;
                 watch.add_wakeup(loopback.inbox().wait_fd().as_fd())?;
                 Some(loopback)
             }
@@ -220,11 +226,12 @@ impl Gateway {
             journal: settings.journal.clone(),
             watch,
             share: self.0.share.clone(),
+            divert: loopback.as_ref().and_then(Loopback::diverter),
             descriptors: 0,
             counters: Counters::default(),
             denials: Denials::default(),
             destinations: Context::rate_of_destinations(),
-            last_flow: 0,
+            last_flow,
         };
         let setup = Setup {
             listener,
@@ -355,8 +362,9 @@ impl Guest {
         };
         for port in (first..=last).filter(|port| !except.has(*port)) {
             let listeners = listen_inside(inside, *protocol, port, to + (port - first))?;
-            let forward = |relay: &mut Relay| relay.forward(port, listeners, false);
-            self.host.with_stack(|_, _| self.relay.with(forward))?;
+            self.host.with_stack(|_, now| {
+                self.relay.with(|relay| relay.forward(now, *protocol, port, listeners, false))
+            })?;
         }
         Ok(())
     }

@@ -142,6 +142,10 @@ pub const SPLICE_DESCRIPTORS: usize = 6;
 /// Bytes that one such connection moves in each direction in its turn: the largest pipe once.
 pub const SPLICE_TURN: usize = 1 << 20;
 
+/// Bytes of datagrams that wait for the thread that passes them on between loopback interfaces: more are lost, as in a
+/// socket's buffer, which Linux makes about as large.
+pub const DIVERTED: usize = 256 << 10;
+
 /// Bytes of a large pipe: what Linux allows by default (`fs.pipe-max-size`).
 pub const LARGE_PIPE: usize = 1 << 20;
 

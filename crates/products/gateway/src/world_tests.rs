@@ -116,8 +116,9 @@ pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Record
         counters: Counters::default(),
         denials: Denials::default(),
         destinations: Context::rate_of_destinations(),
-        last_flow: 0,
+        last_flow: Arc::default(),
         share: DescriptorShare { all: 10_000, guests: Arc::default() },
+        divert: None,
         descriptors: 0,
     };
     (context, records)

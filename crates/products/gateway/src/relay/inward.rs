@@ -62,7 +62,10 @@ impl Relay {
     fn close_published(&mut self, now: Instant, socket: Socket) {
         match socket {
             Socket::Listener(at) => drop(self.published.listeners.try_remove(at)),
-            Socket::Datagrams(guest) => self.udp.unpublish(now, &self.context, guest),
+            Socket::Datagrams(guest) => {
+                self.unpublish_datagrams(guest.port());
+                self.udp.unpublish(now, &self.context, guest);
+            }
         }
     }
 
@@ -87,7 +90,9 @@ impl Relay {
         };
         self.note_own_port(protocol, local);
         if protocol == Protocol::Udp {
-            self.udp.publish(now, &mut self.context, socket, to)?;
+            if !self.publish_datagrams(&socket, local, to)? {
+                self.udp.publish(now, &mut self.context, socket, to)?;
+            }
             return Ok(Some(Socket::Datagrams(to)));
         }
         let slot = self.published.listeners.vacant_entry();

@@ -4,8 +4,6 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::time::Duration;
 
 use pagewire::services::Instant;
 
@@ -15,8 +13,11 @@ use super::ports::{Leads, Published, Socket};
 use crate::context::JudgedFlow;
 use crate::epoll::SourceKind;
 use crate::netns::NsSockets;
-use crate::request::{Journal, Protocol};
-use crate::splice::{Far, Follow, Follower, Inbox, Job, Listens, OwnPorts, PortChange, Splicer};
+use crate::request::{Ask, Direction, Protocol};
+use crate::splice::{
+    DatagramPort, Diverter, Far, FlowSettings, Follow, Follower, Inbox, Join, Listens, OwnPorts,
+    PortChange, Splicer,
+};
 
 /// What a guest has in whose namespace sockets can be made.
 pub(crate) struct Loopback {
@@ -35,16 +36,20 @@ impl Loopback {
     pub(crate) fn start(
         sockets: NsSockets,
         for_clients: bool,
-        journal: Option<Arc<dyn Journal>>,
-        idle: Option<Duration>,
+        flows: FlowSettings,
     ) -> io::Result<Self> {
-        let splicer = Splicer::start(sockets.clone(), journal, idle)?;
+        let splicer = Splicer::start(sockets.clone(), flows)?;
         let (inbox, own) = (Inbox::new()?, OwnPorts::default());
         Ok(Self { sockets, for_clients, splicer, inbox, own, follower: None })
     }
 
     pub(crate) fn splicer(&self) -> &Splicer {
         &self.splicer
+    }
+
+    /// Takes datagrams of clients that come over this machine's loopback, if these are for the namespace's.
+    pub(crate) fn diverter(&self) -> Option<Diverter> {
+        self.for_clients.then(|| self.splicer.diverter())
     }
 
     pub(crate) fn inbox(&self) -> &Inbox {
@@ -76,7 +81,7 @@ impl Relay {
         let v6 = client.is_some_and(|client| client.ip().to_canonical().is_ipv6());
         let (first, second) = loopbacks(v6, to.port());
         let (to, far, began) = ((first, Some(second)), Far::Inside, std::time::Instant::now());
-        loopback.splicer.join(Job { client: socket, to, far, flow, ask, began });
+        loopback.splicer.join(Join { client: socket, to, far, flow, ask, began });
     }
 
     /// Judges a client in the namespace, and has it joined with this machine's loopback; a client that may not is
@@ -99,7 +104,7 @@ impl Relay {
             .then_some(other);
         let Some(loopback) = &self.setup.loopback else { return };
         let (to, far, began) = ((leads_to, other), Far::Outside, std::time::Instant::now());
-        loopback.splicer.join(Job { client: socket, to, far, flow, ask, began });
+        loopback.splicer.join(Join { client: socket, to, far, flow, ask, began });
     }
 
     /// Serves listeners on the namespace's loopback, each of which leads to an address of this machine's.
@@ -108,15 +113,21 @@ impl Relay {
     /// Those of `epoll_ctl(2)`.
     pub(crate) fn forward(
         &mut self,
+        now: Instant,
+        protocol: Protocol,
         port: u16,
         listeners: Vec<(OwnedFd, SocketAddr)>,
         followed: bool,
     ) -> io::Result<()> {
         if let Some(loopback) = &self.setup.loopback {
-            loopback.own.add(Listens::Inside, Protocol::Tcp, port);
+            loopback.own.add(Listens::Inside, protocol, port);
         }
         let followed = followed.then_some((Listens::Outside, port));
         for (listener, to) in listeners {
+            if protocol == Protocol::Udp {
+                self.forward_datagrams(now, port, listener, to);
+                continue;
+            }
             let slot = self.published.listeners.vacant_entry();
             let at = slot.key() as u32;
             let serial = self.context.watch.add_source(&listener, SourceKind::Published, at)?;
@@ -125,6 +136,54 @@ impl Relay {
         }
         self.accept_at = Some(Instant::ZERO);
         Ok(())
+    }
+
+    /// Serves a socket for datagrams on the namespace's loopback, if rules permit that. Its flows have this verdict.
+    fn forward_datagrams(&mut self, now: Instant, port: u16, socket: OwnedFd, to: SocketAddr) {
+        let from = SocketAddr::new(to.ip(), 0);
+        let JudgedFlow { ask, to: leads_to, .. } =
+            self.context.judge_forwarded(now, Protocol::Udp, from, to);
+        // A socket that is closed refuses datagrams.
+        let Ok(leads_to) = leads_to else { return };
+        let (_, other) = loopbacks(to.is_ipv6(), to.port());
+        let other = (leads_to == to && self.context.permits_forwarded(Protocol::Udp, from, other))
+            .then_some(other);
+        let Some(loopback) = &self.setup.loopback else { return };
+        let (to, far) = ((leads_to, other), Far::Outside);
+        loopback.splicer.serve(DatagramPort { port, socket, reads: true, to, far, ask });
+    }
+
+    /// Serves the clients of a published socket for datagrams that come over this machine's loopback. Returns whether
+    /// there are no others.
+    pub(super) fn publish_datagrams(
+        &mut self,
+        socket: &OwnedFd,
+        local: Option<SocketAddr>,
+        guest: SocketAddr,
+    ) -> io::Result<bool> {
+        let loopback = self.setup.loopback.as_ref().filter(|loopback| loopback.for_clients);
+        let (Some(loopback), Some(local)) = (loopback, local) else { return Ok(false) };
+        let (port, reads) = (guest.port(), local.ip().is_loopback());
+        if !reads && !local.ip().is_unspecified() {
+            return Ok(false);
+        }
+        let mut ask = Ask::new(self.context.guest, Protocol::Udp, local, guest);
+        ask.direction = Direction::In;
+        if !self.context.permits_client(&ask) {
+            return Ok(reads);
+        }
+        let (first, second) = loopbacks(local.is_ipv6(), port);
+        let (to, far) = ((first, Some(second)), Far::Inside);
+        let socket = socket.try_clone()?;
+        loopback.splicer.serve(DatagramPort { port, socket, reads, to, far, ask });
+        Ok(reads)
+    }
+
+    /// Serves such clients of the guest's port no more.
+    pub(super) fn unpublish_datagrams(&self, port: u16) {
+        if let Some(loopback) = &self.setup.loopback {
+            loopback.splicer.close(Far::Inside, port);
+        }
     }
 
     /// Notes that a port of this machine is this gateway's own.
@@ -173,21 +232,37 @@ impl Relay {
                         }
                     }
                 }
-                PortChange::Forward(port, listeners) => {
-                    if let Err(error) = self.forward(port, listeners, true) {
+                PortChange::Forward(protocol, port, listeners) => {
+                    if let Err(error) = self.forward(now, protocol, port, listeners, true) {
                         tracing::info!(port, %error, "a port was not forwarded");
                     }
                 }
                 PortChange::Close(side, protocol, port) => {
-                    self.published
-                        .listeners
-                        .retain(|_, published| published.followed != Some((side, port)));
-                    if let Some(loopback) = &self.setup.loopback {
-                        loopback.own.remove(side.other(), protocol, port);
-                    }
+                    self.close_followed(now, side, protocol, port);
                 }
             }
         }
+    }
+
+    /// Closes a port that was open for a program.
+    fn close_followed(&mut self, now: Instant, side: Listens, protocol: Protocol, port: u16) {
+        if protocol == Protocol::Tcp {
+            let listeners = &mut self.published.listeners;
+            listeners.retain(|_, published| published.followed != Some((side, port)));
+        }
+        let Some(loopback) = &self.setup.loopback else { return };
+        if protocol == Protocol::Udp {
+            let far = match side {
+                Listens::Inside => Far::Inside,
+                Listens::Outside => Far::Outside,
+            };
+            loopback.splicer.close(far, port);
+            let guests = self.setup.addresses.iter().filter(|_| side == Listens::Inside);
+            for ip in guests {
+                self.udp.unpublish(now, &self.context, SocketAddr::new(*ip, port));
+            }
+        }
+        loopback.own.remove(side.other(), protocol, port);
     }
 
     /// Number of connections between sockets of the kernel.

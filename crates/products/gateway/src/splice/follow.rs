@@ -48,7 +48,7 @@ pub(crate) enum PortChange {
     /// A program in the namespace listens.
     Publish(u16, Vec<OpenPort>),
     /// A program out here listens; the listeners in the namespace.
-    Forward(u16, Vec<(OwnedFd, SocketAddr)>),
+    Forward(Protocol, u16, Vec<(OwnedFd, SocketAddr)>),
     /// It listens no more.
     Close(Listens, Protocol, u16),
 }
@@ -179,7 +179,8 @@ impl Looks {
         match side {
             Listens::Inside => Ok(PortChange::Publish(port, Publish::one(port, protocol).open()?)),
             Listens::Outside => {
-                Ok(PortChange::Forward(port, listen_inside(&self.sockets, protocol, port, port)?))
+                let listeners = listen_inside(&self.sockets, protocol, port, port)?;
+                Ok(PortChange::Forward(protocol, port, listeners))
             }
         }
     }

@@ -7,8 +7,10 @@
 //!   relay: listens <----- PortChange ---- Follower: looks who listens where              follow.rs
 //! ```
 //!
-//! Read [`Splicer`] first, the relay's handle, then `worker.rs` (its thread) and `joined.rs` (a connection).
+//! Read [`Splicer`] first, the relay's handle, then `worker.rs` (its thread), `joined.rs` (a connection) and
+//! `datagrams.rs`.
 
+mod datagrams;
 mod follow;
 mod forward;
 mod joined;
@@ -17,7 +19,7 @@ mod worker;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,11 +27,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{RecvFlags, recvfrom};
 
+use crate::context::DescriptorShare;
 use crate::counters::Counters;
-use crate::limits::SPLICE_DESCRIPTORS;
+use crate::limits::{DIVERTED, SPLICE_DESCRIPTORS, UDP_BURST, UDP_LONGEST};
 use crate::netns::NsSockets;
 use crate::request::{Ask, Journal};
+pub(crate) use datagrams::DatagramPort;
 pub(crate) use follow::{Follow, Follower, Listens, OwnPorts, PortChange, listen_inside};
 pub(crate) use forward::{Except, Ports as ForwardPorts};
 pub use forward::{Forward, ForwardError};
@@ -43,8 +48,76 @@ pub(crate) struct Splicer {
     thread: Option<JoinHandle<()>>,
 }
 
+/// What the thread is asked for.
+enum Job {
+    Join(Join),
+    Serve(DatagramPort),
+    /// To serve a port for datagrams no more.
+    Close(Far, u16),
+    Pass(Datagram),
+}
+
+/// A datagram of a client of a published port, which is for the namespace's loopback.
+struct Datagram {
+    guest: SocketAddr,
+    from: SocketAddr,
+    bytes: Vec<u8>,
+}
+
+/// Bytes of a waiting datagram beside its payload, about.
+const DATAGRAM_COST: usize = 128;
+
+/// Takes datagrams from published sockets that relays read, if their clients come over this machine's loopback.
+#[derive(Clone)]
+pub(crate) struct Diverter {
+    jobs: Sender<Job>,
+    wake: Arc<OwnedFd>,
+    shared: Arc<Shared>,
+}
+
+impl Diverter {
+    /// Takes what is first in the socket's queue, as long as it is from such a client.
+    pub(crate) fn take(&self, socket: BorrowedFd<'_>, guest: SocketAddr) {
+        let (mut nothing, mut bytes) = ([0_u8; 0], Vec::new());
+        for _ in 0..UDP_BURST {
+            let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            let Ok((_, _, Some(from))) = recvfrom(socket, &mut nothing[..], peek) else { return };
+            let Ok(from) = SocketAddr::try_from(from) else { return };
+            if !from.ip().to_canonical().is_loopback() {
+                return;
+            }
+            bytes.resize(UDP_LONGEST, 0);
+            let Ok((n, _, Some(now_from))) = recvfrom(socket, &mut bytes[..], RecvFlags::DONTWAIT)
+            else {
+                return;
+            };
+            // Nobody else reads the socket.
+            let Ok(from) = SocketAddr::try_from(now_from) else { return };
+            let cost = n + DATAGRAM_COST;
+            if self.shared.waiting.fetch_add(cost, Ordering::Relaxed) > DIVERTED {
+                self.shared.waiting.fetch_sub(cost, Ordering::Relaxed);
+                add(&self.shared.counts.datagrams_lost, 1);
+                continue;
+            }
+            let bytes = bytes.get(..n).unwrap_or_default().to_vec();
+            let _ = self.jobs.send(Job::Pass(Datagram { guest, from, bytes }));
+            let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+/// The guest's settings that its flows have.
+pub(crate) struct FlowSettings {
+    pub(crate) journal: Option<Arc<dyn Journal>>,
+    /// Silence after which a connection is reset.
+    pub(crate) idle: Option<Duration>,
+    pub(crate) share: DescriptorShare,
+    /// The last number of a flow.
+    pub(crate) numbers: Arc<AtomicU64>,
+}
+
 /// A client that was accepted, and permitted.
-pub(crate) struct Job {
+pub(crate) struct Join {
     pub(crate) client: OwnedFd,
     /// The addresses to connect to: the second one if the first refuses.
     pub(crate) to: (SocketAddr, Option<SocketAddr>),
@@ -71,8 +144,20 @@ pub(crate) struct Shared {
     open_out: AtomicUsize,
     /// Descriptors of pipes that no connection has.
     spare: AtomicUsize,
+    /// Sockets for datagrams.
+    datagrams: AtomicUsize,
+    /// Bytes of datagrams on their way to the thread.
+    waiting: AtomicUsize,
     stop: AtomicUsize,
     counts: Counts,
+}
+
+impl Shared {
+    fn descriptors(&self) -> usize {
+        let connections = self.connections.load(Ordering::Relaxed);
+        let others = [&self.spare, &self.datagrams].map(|n| n.load(Ordering::Relaxed));
+        connections * SPLICE_DESCRIPTORS + others.iter().sum::<usize>()
+    }
 }
 
 /// What the thread counts; see [`Counters`].
@@ -90,6 +175,21 @@ struct Counts {
     bytes_in: AtomicU64,
     writes: AtomicU64,
     reads: AtomicU64,
+    datagrams_out: AtomicU64,
+    datagrams_in: AtomicU64,
+    datagrams_lost: AtomicU64,
+}
+
+impl Counts {
+    /// Counts a datagram that was passed on.
+    fn note_datagram(&self, is_out: bool, bytes: usize) {
+        let (datagrams, sum) = match is_out {
+            true => (&self.datagrams_out, &self.bytes_out),
+            false => (&self.datagrams_in, &self.bytes_in),
+        };
+        add(datagrams, 1);
+        add(sum, bytes as u64);
+    }
 }
 
 fn add(counter: &AtomicU64, n: u64) {
@@ -97,29 +197,43 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl Splicer {
-    /// Starts the thread. `idle`: silence after which a connection is reset.
+    /// Starts the thread.
     ///
     /// # Errors
     /// No descriptor, or no thread, is left.
-    pub(crate) fn start(
-        sockets: NsSockets,
-        journal: Option<Arc<dyn Journal>>,
-        idle: Option<Duration>,
-    ) -> io::Result<Self> {
+    pub(crate) fn start(sockets: NsSockets, flows: FlowSettings) -> io::Result<Self> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let shared = Arc::<Shared>::default();
         let (jobs, queue) = channel();
-        let worker =
-            Worker::new(queue, Arc::clone(&wake), Arc::clone(&shared), sockets, journal, idle)?;
+        let worker = Worker::new(queue, Arc::clone(&wake), Arc::clone(&shared), sockets, flows)?;
         let thread = std::thread::Builder::new().name("pagewire-splice".into());
         let thread = Some(thread.spawn(move || worker.run())?);
         Ok(Self { jobs, wake, shared, thread })
     }
 
     /// Joins a client with the far side that it asks for.
-    pub(crate) fn join(&self, job: Job) {
+    pub(crate) fn join(&self, join: Join) {
         self.shared.connections.fetch_add(1, Ordering::Relaxed);
         self.shared.open_out.fetch_add(1, Ordering::Relaxed);
+        self.ask(Job::Join(join));
+    }
+
+    pub(crate) fn diverter(&self) -> Diverter {
+        let (wake, shared) = (Arc::clone(&self.wake), Arc::clone(&self.shared));
+        Diverter { jobs: self.jobs.clone(), wake, shared }
+    }
+
+    /// Serves a socket for datagrams.
+    pub(crate) fn serve(&self, port: DatagramPort) {
+        self.ask(Job::Serve(port));
+    }
+
+    /// Serves it no more.
+    pub(crate) fn close(&self, far: Far, port: u16) {
+        self.ask(Job::Close(far, port));
+    }
+
+    fn ask(&self, job: Job) {
         // The thread ends after this handle, so it takes the job.
         let _ = self.jobs.send(job);
         self.wake();
@@ -141,7 +255,7 @@ impl Splicer {
 
     /// Number of descriptors of these, pipes included that they may need.
     pub(crate) fn descriptors(&self) -> usize {
-        self.len() * SPLICE_DESCRIPTORS + self.shared.spare.load(Ordering::Relaxed)
+        self.shared.descriptors()
     }
 
     /// Adds what was counted.
@@ -161,6 +275,9 @@ impl Splicer {
         counters.bytes_in += get(&counts.bytes_in);
         counters.writes += get(&counts.writes);
         counters.reads += get(&counts.reads);
+        counters.datagrams_out += get(&counts.datagrams_out);
+        counters.datagrams_in += get(&counts.datagrams_in);
+        counters.datagrams_lost += get(&counts.datagrams_lost);
     }
 }
 

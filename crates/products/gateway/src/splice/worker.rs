@@ -17,10 +17,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, sock
 use rustix::time::Timespec;
 use slab::Slab;
 
+use super::datagrams::{Datagrams, Left, Sockets};
 use super::joined::{Joined, Side, Step, peer_of, reset_on_drop};
 use super::pipes::Pipes;
-use super::{Far, Job, Shared, add};
-use crate::limits::{DIAL_RETRY, POLL_EVENTS, SWEEP};
+use super::{DATAGRAM_COST, Datagram, Far, FlowSettings, Job, Join, Shared, add};
+use crate::limits::{DIAL_RETRY, POLL_EVENTS, SWEEP, UDP_SWEEP};
 use crate::netns::NsSockets;
 use crate::request::{Ask, Direction, How, Journal, Protocol, Record};
 
@@ -28,11 +29,10 @@ use crate::request::{Ask, Direction, How, Journal, Protocol, Record};
 const WAKE: u64 = u64::MAX;
 
 pub(super) struct Worker {
-    epoll: OwnedFd,
+    makes: Makes,
     queue: Receiver<Job>,
     wake: Arc<OwnedFd>,
     shared: Arc<Shared>,
-    sockets: NsSockets,
     journal: Option<Arc<dyn Journal>>,
     idle: Option<Duration>,
     flows: Slab<Flow>,
@@ -46,6 +46,73 @@ pub(super) struct Worker {
     look_at: Option<Instant>,
     sweep_at: Instant,
     pipes: Pipes,
+    datagrams: Datagrams,
+    /// Sockets for datagrams that may have more: ports' and clients'.
+    more: Vec<(Kind, usize, u32)>,
+    datagrams_at: Option<Instant>,
+}
+
+/// Makes sockets, and watches them.
+struct Makes {
+    epoll: OwnedFd,
+    sockets: NsSockets,
+}
+
+/// The kind of a watched socket, in the data that the kernel keeps with it:
+///
+/// ```text
+///   63    32 31  30 29     0
+///   | serial | kind | slot |
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    Client,
+    Far,
+    DatagramPort,
+    DatagramClient,
+}
+
+/// The bits of a slot.
+const SLOTS: u32 = (1 << 30) - 1;
+
+impl Makes {
+    fn watch(&self, kind: Kind, slot: usize, serial: u32, socket: &OwnedFd) -> io::Result<()> {
+        let slot = slot as u32 & SLOTS | (kind as u32) << 30;
+        let data = EventData::new_u64(u64::from(serial) << 32 | u64::from(slot));
+        let is_stream = matches!(kind, Kind::Client | Kind::Far);
+        let stream =
+            if is_stream { EventFlags::OUT | EventFlags::RDHUP } else { EventFlags::empty() };
+        Ok(epoll::add(&self.epoll, socket, data, EventFlags::IN | EventFlags::ET | stream)?)
+    }
+
+    /// A socket on the side of a flow's destination.
+    fn socket(&self, protocol: Protocol, far: Far, v6: bool) -> io::Result<OwnedFd> {
+        if far == Far::Inside {
+            return self.sockets.socket(protocol, v6);
+        }
+        let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
+        let (kind, protocol) = match protocol {
+            Protocol::Udp => (SocketType::DGRAM, ipproto::UDP),
+            _ => (SocketType::STREAM, ipproto::TCP),
+        };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        Ok(socket_with(family, kind, flags, Some(protocol))?)
+    }
+}
+
+impl Sockets for Makes {
+    fn open(&self, far: Far, v6: bool) -> io::Result<OwnedFd> {
+        self.socket(Protocol::Udp, far, v6)
+    }
+
+    fn watch_port(&self, slot: usize, serial: u32, socket: &OwnedFd) -> io::Result<()> {
+        self.watch(Kind::DatagramPort, slot, serial, socket)
+    }
+
+    fn watch_client(&self, slot: usize, serial: u32, socket: &OwnedFd) -> io::Result<()> {
+        self.watch(Kind::DatagramClient, slot, serial, socket)
+    }
 }
 
 /// A connection with its record.
@@ -78,18 +145,17 @@ impl Worker {
         wake: Arc<OwnedFd>,
         shared: Arc<Shared>,
         sockets: NsSockets,
-        journal: Option<Arc<dyn Journal>>,
-        idle: Option<Duration>,
+        FlowSettings { journal, idle, share, numbers }: FlowSettings,
     ) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let once = EventFlags::IN | EventFlags::ET;
         epoll::add(&epoll, &*wake, EventData::new_u64(WAKE), once)?;
+        let datagrams = Datagrams::new(share, numbers, Arc::clone(&shared), journal.clone());
         Ok(Self {
-            epoll,
+            makes: Makes { epoll, sockets },
             queue,
             wake,
             shared,
-            sockets,
             journal,
             idle,
             flows: Slab::new(),
@@ -100,6 +166,9 @@ impl Worker {
             look_at: None,
             sweep_at: Instant::now(),
             pipes: Pipes::default(),
+            datagrams,
+            more: Vec::new(),
+            datagrams_at: None,
         })
     }
 
@@ -107,7 +176,7 @@ impl Worker {
         let mut room = [const { MaybeUninit::uninit() }; POLL_EVENTS];
         while self.shared.stop.load(Ordering::Acquire) == 0 {
             let timeout = self.timeout();
-            let events = match epoll::wait(&self.epoll, &mut room, Some(&timeout)) {
+            let events = match epoll::wait(&self.makes.epoll, &mut room, Some(&timeout)) {
                 Ok((events, _)) => &*events,
                 // Only a signal interrupts it.
                 Err(_) => &[],
@@ -117,6 +186,7 @@ impl Worker {
             }
             self.take_jobs();
             self.work();
+            self.work_on_datagrams();
             self.look_at_times();
             self.shared.spare.store(self.pipes.spare_descriptors(), Ordering::Relaxed);
         }
@@ -124,10 +194,10 @@ impl Worker {
     }
 
     fn timeout(&self) -> Timespec {
-        if !self.listed.is_empty() {
+        if !self.listed.is_empty() || !self.more.is_empty() {
             return Timespec::default();
         }
-        let due = [self.retry_at, self.look_at].into_iter().flatten();
+        let due = [self.retry_at, self.look_at, self.datagrams_at].into_iter().flatten();
         let due = due.fold(self.sweep_at, Instant::min);
         let left = due.saturating_duration_since(Instant::now());
         Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
@@ -139,7 +209,13 @@ impl Worker {
             let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
             return;
         }
-        let (serial, at, which) = ((data >> 32) as u32, data as u32 >> 1, data as usize & 1);
+        let (serial, at) = ((data >> 32) as u32, data as u32 & SLOTS);
+        let which = match data as u32 >> 30 {
+            0 => 0,
+            1 => 1,
+            2 => return self.more.push((Kind::DatagramPort, at as usize, serial)),
+            _ => return self.more.push((Kind::DatagramClient, at as usize, serial)),
+        };
         let Some(flow) = self.flows.get_mut(at as usize) else { return };
         if flow.serial != serial {
             return;
@@ -168,17 +244,56 @@ impl Worker {
     fn take_jobs(&mut self) {
         loop {
             match self.queue.try_recv() {
-                Ok(job) => self.begin(job),
+                Ok(Job::Join(join)) => self.begin(join),
+                Ok(Job::Serve(port)) => {
+                    let serial = self.next_serial();
+                    self.datagrams.serve(port, serial, &self.makes);
+                }
+                Ok(Job::Close(far, port)) => self.datagrams.close(far, port),
+                Ok(Job::Pass(datagram)) => {
+                    let Datagram { guest, from, bytes } = datagram;
+                    self.shared.waiting.fetch_sub(bytes.len() + DATAGRAM_COST, Ordering::Relaxed);
+                    let (now, last) = (Instant::now(), &mut self.last_serial);
+                    self.datagrams.pass_diverted((guest, from), &bytes, now, &self.makes, last);
+                }
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => return,
             }
         }
     }
 
-    fn begin(&mut self, job: Job) {
-        let Job { client, to: (to, other), far: at, flow, ask, began } = job;
-        add(&self.shared.counts.dialled, 1);
+    fn next_serial(&mut self) -> u32 {
         self.last_serial = self.last_serial.wrapping_add(1);
-        let (serial, is_listed, state) = (self.last_serial, false, State::Over);
+        self.last_serial
+    }
+
+    /// Passes datagrams on.
+    fn work_on_datagrams(&mut self) {
+        let now = Instant::now();
+        for (kind, at, serial) in std::mem::take(&mut self.more) {
+            let left = match kind {
+                Kind::DatagramPort => {
+                    let last = &mut self.last_serial;
+                    self.datagrams.receive((at, serial), now, &self.makes, last)
+                }
+                _ => self.datagrams.answer((at, serial), now),
+            };
+            if left == Left::More {
+                self.more.push((kind, at, serial));
+            }
+        }
+        if self.datagrams_at.is_some_and(|at| at <= now) {
+            self.datagrams_at = None;
+            self.datagrams.sweep(now);
+        }
+        if self.datagrams_at.is_none() && !self.datagrams.is_empty() {
+            self.datagrams_at = Some(now + UDP_SWEEP);
+        }
+    }
+
+    fn begin(&mut self, join: Join) {
+        let Join { client, to: (to, other), far: at, flow, ask, began } = join;
+        add(&self.shared.counts.dialled, 1);
+        let (serial, is_listed, state) = (self.next_serial(), false, State::Over);
         let slot = self.flows.insert(Flow {
             serial,
             is_listed,
@@ -189,7 +304,7 @@ impl Worker {
             state,
         });
         let client = Side::new(client);
-        let watched = self.watch(slot, 0, &client.socket);
+        let watched = self.watch(slot, Kind::Client, &client.socket);
         match watched.and_then(|()| self.dial_one(slot, at, to, other)) {
             Ok((far, other)) => {
                 let state = State::Connecting { client, far: Side::new(far), other, at };
@@ -205,11 +320,9 @@ impl Worker {
         }
     }
 
-    fn watch(&self, slot: usize, which: u64, socket: &OwnedFd) -> io::Result<()> {
+    fn watch(&self, slot: usize, kind: Kind, socket: &OwnedFd) -> io::Result<()> {
         let serial = self.flows.get(slot).map_or(0, |flow| flow.serial);
-        let data = u64::from(serial) << 32 | (slot as u64) << 1 | which;
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        Ok(epoll::add(&self.epoll, socket, EventData::new_u64(data), flags)?)
+        self.makes.watch(kind, slot, serial, socket)
     }
 
     /// Begins a connection to the first of two addresses that does not fail at once. Returns the one that is left.
@@ -229,20 +342,13 @@ impl Worker {
 
     /// Begins a connection to the far side.
     fn dial(&self, slot: usize, at: Far, to: SocketAddr) -> io::Result<OwnedFd> {
-        let socket = match at {
-            Far::Inside => self.sockets.socket(Protocol::Tcp, to.is_ipv6())?,
-            Far::Outside => {
-                let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-                let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-                socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?
-            }
-        };
+        let socket = self.makes.socket(Protocol::Tcp, at, to.is_ipv6())?;
         sockopt::set_tcp_nodelay(&socket, true)?;
         match connect(&socket, &to) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(error.into()),
         }
-        self.watch(slot, 1, &socket)?;
+        self.watch(slot, Kind::Far, &socket)?;
         Ok(socket)
     }
 
@@ -434,6 +540,7 @@ impl Worker {
         for at in self.flows.iter().map(|(at, _)| at).collect::<Vec<_>>() {
             self.end(at, How::Removed);
         }
+        self.datagrams.end_all();
     }
 }
 

@@ -341,6 +341,11 @@ impl Udp {
         let Some(endpoint) = self.endpoints.get_mut(at as usize) else { return };
         let mut read = ReceiveStep::More;
         for _ in 0..UDP_BURST {
+            if endpoint.is_published()
+                && let Some(divert) = &context.divert
+            {
+                divert.take(endpoint.socket.as_fd(), endpoint.guest);
+            }
             let (full, before) = (self.counts.new_clients >= UDP_ASKING_IN_ALL, endpoint.counts());
             let mut admit = || self.clients.take(now).is_ok().then_some(full);
             read = receive_one(now, stack, (self.socket, endpoint), &mut admit, context);

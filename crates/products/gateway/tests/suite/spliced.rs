@@ -3,13 +3,13 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use pagewire_gateway::netns::{ListensAt, Namespace, NsSockets};
+use pagewire_gateway::netns::{ListeningPort, ListensAt, Namespace, NsSockets};
 use pagewire_gateway::sandbox::{SandboxPlan, close_doors};
 use pagewire_gateway::{
     Ask, Direction, Forward, GuestConfig, How, Protocol, Publish, Record, Rules, Verdict,
@@ -550,7 +550,7 @@ fn what_the_gateway_has_opened_itself_is_not_opened_on_the_other_side() {
         publish(&world, "127.0.0.1:7:70");
         world.guest.forward(&"9:90".parse().unwrap()).unwrap();
         let (_in, _out) = (listen(&netns, "127.0.0.1:80"), TcpListener::bind("127.0.0.1:81"));
-        let ports = |found: std::io::Result<Vec<pagewire_gateway::netns::ListeningPort>>| {
+        let ports = |found: std::io::Result<Vec<ListeningPort>>| {
             let mut ports: Vec<u16> = found.unwrap().iter().map(|found| found.port).collect();
             ports.dedup();
             ports
@@ -581,6 +581,119 @@ fn a_port_that_is_taken_is_published_once_it_is_free() {
         drop(taken);
         eventually(|| TcpStream::connect((LOCALHOST, 80)).is_ok());
         one.accept().unwrap();
+    });
+}
+
+fn ask(client: &UdpSocket, service: &UdpSocket, at: SocketAddr) {
+    for socket in [client, service] {
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+    let mut room = [0; 100];
+    for question in [&b"question"[..], b"", b"another"] {
+        client.send_to(question, at).unwrap();
+        let (n, from) = service.recv_from(&mut room).unwrap();
+        assert_eq!(&room[..n], question);
+        service.send_to(b"answer", from).unwrap();
+        let (n, from) = client.recv_from(&mut room).unwrap();
+        assert_eq!((&room[..n], from), (&b"answer"[..], at));
+    }
+}
+
+#[test]
+fn datagrams_reach_the_namespaces_loopback_and_their_answers_the_client() {
+    alone(|| {
+        let Some((netns, _, world)) = both(|config| config) else { return };
+        let service = netns.inside(|| UdpSocket::bind("127.0.0.1:53").unwrap());
+        let v6 = netns.inside(|| UdpSocket::bind("[::1]:54").unwrap());
+        for what in ["127.0.0.1:1053:53/udp", "1054:53/udp", "127.0.0.1:1055:54/udp"] {
+            publish(&world, what);
+        }
+        for port in [1053, 1054] {
+            let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+            ask(&client, &service, (LOCALHOST, port).into());
+        }
+        // The service has the other version of IP.
+        ask(&UdpSocket::bind("127.0.0.1:0").unwrap(), &v6, (LOCALHOST, 1055).into());
+        let counters = world.guest.counters();
+        assert_eq!((counters.datagrams_in, counters.datagrams_out), (9, 9));
+        assert_eq!((counters.bytes_in, counters.bytes_out), (3 * 15, 9 * 6));
+        let World { guest, journal, .. } = world;
+        drop(guest);
+        assert_eq!(journal.ends(), [How::Removed; 3]);
+        let verdicts = journal.all().into_iter().filter(|record| kind(record) == "verdict").count();
+        assert_eq!(verdicts, 3);
+    });
+}
+
+#[test]
+fn datagrams_of_other_clients_reach_the_guests_address() {
+    alone(|| {
+        ip("link add outer type veth peer name other");
+        ip("address add 198.51.100.1/24 dev outer");
+        ip("link set outer up");
+        let Some((netns, _, world)) = both(|config| config) else { return };
+        let _service = netns.inside(|| UdpSocket::bind("0.0.0.0:53").unwrap());
+        let inner = world.inside.udp("10.0.2.15:53").unwrap();
+        publish(&world, "1053:53/udp");
+        let client = UdpSocket::bind("198.51.100.1:0").unwrap();
+        client.send_to(b"question", "198.51.100.1:1053").unwrap();
+        inner.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (n, _) = inner.recv_from(&mut [0; 16]).unwrap();
+        assert_eq!(n, 8);
+    });
+}
+
+#[test]
+fn datagrams_of_the_namespace_reach_this_machines_loopback() {
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    let service = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = service.local_addr().unwrap().port();
+    world.guest.forward(&format!("53:{port}/udp").parse().unwrap()).unwrap();
+    for at in ["127.0.0.1", "::1"] {
+        let client = netns.inside(|| UdpSocket::bind((at, 0)).unwrap());
+        ask(&client, &service, (at.parse::<std::net::IpAddr>().unwrap(), 53).into());
+    }
+    let counters = world.guest.counters();
+    assert_eq!((counters.datagrams_out, counters.datagrams_in), (6, 6));
+}
+
+#[test]
+fn a_denied_port_takes_no_datagrams() {
+    let denied = Rules::default().deny("127.0.0.0/8".parse().unwrap());
+    let Some((netns, sockets, world)) = both_with(denied, |config| config) else { return };
+    world.guest.forward(&"53:9/udp".parse().unwrap()).unwrap();
+    eventually(|| {
+        let found = sockets.listening(Protocol::Udp).unwrap();
+        found.iter().all(|found| found.port != 53) || world.guest.counters().denied > 0
+    });
+    let client = netns.inside(|| UdpSocket::bind("127.0.0.1:0").unwrap());
+    client.connect("127.0.0.1:53").unwrap();
+    client.send(b"?").unwrap();
+    assert_eq!(client.send(b"?").expect_err("refused").kind(), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn ports_for_datagrams_follow_programs_too() {
+    alone(|| {
+        let Some((netns, sockets, world)) = both(|config| config) else { return };
+        world.guest.publish(&"auto/udp".parse().unwrap()).unwrap();
+        world.guest.forward(&"auto/udp".parse().unwrap()).unwrap();
+        let inner = netns.inside(|| UdpSocket::bind("127.0.0.1:53").unwrap());
+        let outer = UdpSocket::bind("127.0.0.1:54").unwrap();
+        let has = |found: std::io::Result<Vec<ListeningPort>>, port| {
+            found.unwrap().iter().any(|found| found.port == port)
+        };
+        eventually(|| has(sockets.listening_outside(Protocol::Udp), 53));
+        eventually(|| has(sockets.listening(Protocol::Udp), 54));
+        let clients = (
+            UdpSocket::bind("127.0.0.1:55").unwrap(),
+            netns.inside(|| UdpSocket::bind("127.0.0.1:56").unwrap()),
+        );
+        ask(&clients.0, &inner, (LOCALHOST, 53).into());
+        ask(&clients.1, &outer, (LOCALHOST, 54).into());
+        drop((inner, outer));
+        eventually(|| !has(sockets.listening_outside(Protocol::Udp), 53));
+        eventually(|| !has(sockets.listening(Protocol::Udp), 54));
     });
 }
 

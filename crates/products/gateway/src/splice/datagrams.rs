@@ -1,0 +1,344 @@
+//! [`Datagrams`]: ports for datagrams, each of whose clients has a socket of its own on the other side.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, connect, recvfrom, send, sendto};
+use slab::Slab;
+
+use super::{Far, Shared, add};
+use crate::context::DescriptorShare;
+use crate::limits::{UDP_BURST, UDP_IDLE, UDP_LEAST, UDP_LONGEST, UDP_PEERS};
+use crate::request::{Ask, Direction, How, Journal, Record, Verdict};
+
+/// A socket whose clients are served.
+pub(crate) struct DatagramPort {
+    /// The port of the program that it leads to, or for which it is open.
+    pub(crate) port: u16,
+    pub(crate) socket: OwnedFd,
+    /// The thread reads the socket. `false`: a [`Diverter`](super::Diverter) does, for some of its clients.
+    pub(crate) reads: bool,
+    /// The addresses that it leads to: the second one if the first refuses.
+    pub(crate) to: (SocketAddr, Option<SocketAddr>),
+    pub(crate) far: Far,
+    /// The question of each flow, but for the client's address.
+    pub(crate) ask: Ask,
+}
+
+/// What the thread has for datagrams.
+pub(super) struct Datagrams {
+    ports: Slab<Port>,
+    clients: Slab<Client>,
+    by_address: HashMap<(usize, SocketAddr), usize>,
+    share: DescriptorShare,
+    flows: Arc<AtomicU64>,
+    shared: Arc<Shared>,
+    journal: Option<Arc<dyn Journal>>,
+    room: Vec<u8>,
+}
+
+struct Port {
+    serial: u32,
+    this: DatagramPort,
+    clients: usize,
+}
+
+struct Client {
+    serial: u32,
+    port: usize,
+    from: SocketAddr,
+    socket: OwnedFd,
+    to: SocketAddr,
+    /// The address to send to if this one refuses; none once there was an answer.
+    other: Option<SocketAddr>,
+    flow: u64,
+    ask: Ask,
+    began: Instant,
+    active_at: Instant,
+    /// Bytes from the client, and to it.
+    bytes: [u64; 2],
+}
+
+/// Makes sockets on the side of a flow's destination, and watches them.
+pub(super) trait Sockets {
+    fn open(&self, far: Far, v6: bool) -> io::Result<OwnedFd>;
+    fn watch_port(&self, slot: usize, serial: u32, socket: &OwnedFd) -> io::Result<()>;
+    fn watch_client(&self, slot: usize, serial: u32, socket: &OwnedFd) -> io::Result<()>;
+}
+
+/// Whether a socket may have more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    Nothing,
+    More,
+}
+
+impl Datagrams {
+    pub(super) fn new(
+        share: DescriptorShare,
+        flows: Arc<AtomicU64>,
+        shared: Arc<Shared>,
+        journal: Option<Arc<dyn Journal>>,
+    ) -> Self {
+        let (ports, clients, by_address) = (Slab::new(), Slab::new(), HashMap::new());
+        let room = vec![0; UDP_LONGEST];
+        Self { ports, clients, by_address, share, flows, shared, journal, room }
+    }
+
+    /// Serves a port from now on. Returns its slot.
+    pub(super) fn serve(
+        &mut self,
+        this: DatagramPort,
+        serial: u32,
+        sockets: &impl Sockets,
+    ) -> Option<usize> {
+        let slot = self.ports.vacant_key();
+        if this.reads && sockets.watch_port(slot, serial, &this.socket).is_err() {
+            add(&self.shared.counts.exhausted, 1);
+            return None;
+        }
+        self.shared.datagrams.fetch_add(1, Ordering::Relaxed);
+        Some(self.ports.insert(Port { serial, this, clients: 0 }))
+    }
+
+    /// Serves a port no more.
+    pub(super) fn close(&mut self, far: Far, port: u16) {
+        let is_it = |this: &DatagramPort| (this.far, this.port) == (far, port);
+        let those = self.ports.iter().filter(|(_, port)| is_it(&port.this)).map(|(at, _)| at);
+        for at in those.collect::<Vec<_>>() {
+            self.end_those(How::Finished, |client| client.port == at);
+            self.ports.remove(at);
+            self.shared.datagrams.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Passes on what clients have sent to a port.
+    pub(super) fn receive(
+        &mut self,
+        (at, serial): (usize, u32),
+        now: Instant,
+        sockets: &impl Sockets,
+        next_serial: &mut u32,
+    ) -> Left {
+        let mut room = std::mem::take(&mut self.room);
+        let mut left = Left::More;
+        for _ in 0..UDP_BURST {
+            let Some(port) = self.ports.get(at).filter(|port| port.serial == serial) else {
+                left = Left::Nothing;
+                break;
+            };
+            match recvfrom(&port.this.socket, &mut room[..], RecvFlags::DONTWAIT) {
+                Ok((n, _, from)) => {
+                    let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+                    if let (Some(from), Some(bytes)) = (from, room.get(..n)) {
+                        self.pass_on(at, from, bytes, now, sockets, next_serial);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                // An error about an answer to a client that is gone.
+                Err(Errno::CONNREFUSED) => {}
+                Err(_) => {
+                    left = Left::Nothing;
+                    break;
+                }
+            }
+        }
+        self.room = room;
+        left
+    }
+
+    /// Passes on what a client has sent to a port that another thread reads.
+    pub(super) fn pass_diverted(
+        &mut self,
+        (guest, from): (SocketAddr, SocketAddr),
+        bytes: &[u8],
+        now: Instant,
+        sockets: &impl Sockets,
+        next_serial: &mut u32,
+    ) {
+        let is_it = |this: &DatagramPort| !this.reads && this.ask.to == guest;
+        let port = self.ports.iter().find(|(_, port)| is_it(&port.this)).map(|(at, _)| at);
+        if let Some(port) = port {
+            self.pass_on(port, from, bytes, now, sockets, next_serial);
+        }
+    }
+
+    fn pass_on(
+        &mut self,
+        port: usize,
+        from: SocketAddr,
+        bytes: &[u8],
+        now: Instant,
+        sockets: &impl Sockets,
+        next_serial: &mut u32,
+    ) {
+        let known = self.by_address.get(&(port, from)).copied();
+        let at = match known {
+            Some(at) => at,
+            None => match self.open(port, from, now, sockets, next_serial) {
+                Ok(at) => at,
+                Err(_) => return add(&self.shared.counts.exhausted, 1),
+            },
+        };
+        let Some(client) = self.clients.get_mut(at) else { return };
+        let mut sent = send(&client.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        // Over a loopback, a refusal is there at once.
+        if let Some(other) = client.other
+            && refuses(&client.socket, &sent)
+            && let Some(port) = self.ports.get(port)
+        {
+            client.other = None;
+            let again = sockets.open(port.this.far, other.is_ipv6()).and_then(|socket| {
+                connect(&socket, &other)?;
+                sockets.watch_client(at, client.serial, &socket)?;
+                Ok(socket)
+            });
+            if let Ok(socket) = again {
+                (client.socket, client.to) = (socket, other);
+                sent = send(&client.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            }
+        }
+        client.active_at = now;
+        let is_out = client.ask.direction == Direction::Out;
+        match sent {
+            Ok(n) => {
+                client.bytes[0] += n as u64;
+                self.shared.counts.note_datagram(is_out, n);
+            }
+            Err(_) => add(&self.shared.counts.datagrams_lost, 1),
+        }
+    }
+
+    /// Opens a client's socket, where need be in the place of the one that was silent for the longest time.
+    fn open(
+        &mut self,
+        port: usize,
+        from: SocketAddr,
+        now: Instant,
+        sockets: &impl Sockets,
+        next_serial: &mut u32,
+    ) -> io::Result<usize> {
+        let of_port = self.ports.get(port).map_or(0, |port| port.clients);
+        let all = self.shared.descriptors() + 1;
+        if of_port >= UDP_PEERS || all >= self.share.per_guest() {
+            self.evict(port, now).ok_or(io::ErrorKind::QuotaExceeded)?;
+        }
+        let Some(Port { this, clients, .. }) = self.ports.get_mut(port) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let (to, other) = this.to;
+        let socket = sockets.open(this.far, to.is_ipv6())?;
+        connect(&socket, &to)?;
+        *next_serial = next_serial.wrapping_add(1);
+        let (serial, slot) = (*next_serial, self.clients.vacant_key());
+        sockets.watch_client(slot, serial, &socket)?;
+        *clients += 1;
+        let ask = Ask { from, ..this.ask.clone() };
+        let flow = self.flows.fetch_add(1, Ordering::Relaxed) + 1;
+        let (began, active_at, bytes) = (now, now, [0; 2]);
+        if let Some(journal) = &self.journal {
+            let verdict = if to == ask.to { Verdict::Allow } else { Verdict::To(to) };
+            journal.note(Record::Verdict { flow, ask: ask.clone(), verdict });
+            journal.note(Record::Opened { flow, ask: ask.clone(), peer: to });
+        }
+        let client =
+            Client { serial, port, from, socket, to, other, flow, ask, began, active_at, bytes };
+        let at = self.clients.insert(client);
+        self.by_address.insert((port, from), at);
+        self.shared.datagrams.fetch_add(1, Ordering::Relaxed);
+        Ok(at)
+    }
+
+    /// Makes room: closes the port's client that was silent for the longest time, if that is long enough.
+    fn evict(&mut self, port: usize, now: Instant) -> Option<()> {
+        let of_port = self.clients.iter().filter(|(_, client)| client.port == port);
+        let (at, oldest) = of_port.min_by_key(|(_, client)| client.active_at)?;
+        if oldest.active_at + UDP_LEAST > now {
+            return None;
+        }
+        self.end(at, How::Finished);
+        Some(())
+    }
+
+    /// Passes on what was answered to a client.
+    pub(super) fn answer(&mut self, (at, serial): (usize, u32), now: Instant) -> Left {
+        let Some(client) = self.clients.get_mut(at).filter(|client| client.serial == serial) else {
+            return Left::Nothing;
+        };
+        let Some(port) = self.ports.get(client.port) else { return Left::Nothing };
+        let is_out = client.ask.direction == Direction::Out;
+        for _ in 0..UDP_BURST {
+            match recvfrom(&client.socket, &mut self.room[..], RecvFlags::DONTWAIT) {
+                Ok((n, _, _)) => {
+                    (client.other, client.active_at) = (None, now);
+                    let bytes = self.room.get(..n).unwrap_or_default();
+                    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                    match sendto(&port.this.socket, bytes, flags, &client.from) {
+                        Ok(n) => {
+                            client.bytes[1] += n as u64;
+                            self.shared.counts.note_datagram(!is_out, n);
+                        }
+                        Err(_) => add(&self.shared.counts.datagrams_lost, 1),
+                    }
+                }
+                Err(Errno::INTR) => {}
+                // Nobody listens there, for now: the client learns of it by silence.
+                Err(Errno::CONNREFUSED) => {}
+                Err(_) => return Left::Nothing,
+            }
+        }
+        Left::More
+    }
+
+    /// Closes clients that have been silent for their time.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        self.end_those(How::Finished, |client| client.active_at + UDP_IDLE <= now);
+    }
+
+    pub(super) fn end_all(&mut self) {
+        self.end_those(How::Removed, |_| true);
+        self.ports.clear();
+    }
+
+    fn end_those(&mut self, how: How, is_one: impl Fn(&Client) -> bool) {
+        let those = self.clients.iter().filter(|(_, client)| is_one(client)).map(|(at, _)| at);
+        for at in those.collect::<Vec<_>>() {
+            self.end(at, how);
+        }
+    }
+
+    fn end(&mut self, at: usize, how: How) {
+        let Some(client) = self.clients.try_remove(at) else { return };
+        let Client { port, from, flow, ask, began, active_at, bytes: [there, back], .. } = client;
+        self.by_address.remove(&(port, from));
+        if let Some(port) = self.ports.get_mut(port) {
+            port.clients = port.clients.saturating_sub(1);
+        }
+        self.shared.datagrams.fetch_sub(1, Ordering::Relaxed);
+        let (bytes_out, bytes_in) =
+            if ask.direction == Direction::Out { (there, back) } else { (back, there) };
+        let duration: Duration = active_at.saturating_duration_since(began);
+        if let Some(journal) = &self.journal {
+            journal.note(Record::Closed { flow, ask, bytes_out, bytes_in, duration, how });
+        }
+    }
+
+    /// Whether there is nothing to sweep.
+    pub(super) fn is_empty(&self) -> bool {
+        self.clients.is_empty()
+    }
+}
+
+/// Whether the destination of what was just sent refuses it.
+fn refuses(socket: &OwnedFd, sent: &Result<usize, Errno>) -> bool {
+    match sent {
+        Err(error) => *error == Errno::CONNREFUSED,
+        Ok(_) => matches!(rustix::net::sockopt::socket_error(socket), Ok(Err(Errno::CONNREFUSED))),
+    }
+}
