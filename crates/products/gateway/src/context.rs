@@ -19,7 +19,6 @@ use crate::policy::{LocalAddresses, Rules};
 use crate::rate::Rate;
 use crate::request::{Ask, Direction, GuestId, How, Journal, Judge, Protocol, Record, Verdict};
 use crate::source::Source;
-use crate::splice::Diverter;
 
 pub(crate) struct Context {
     pub(crate) guest: GuestId,
@@ -39,8 +38,6 @@ pub(crate) struct Context {
     pub(crate) destinations: Rate,
     pub(crate) last_flow: Arc<AtomicU64>,
     pub(crate) share: DescriptorShare,
-    /// Takes datagrams of published ports whose clients come over this machine's loopback.
-    pub(crate) divert: Option<Diverter>,
     /// Number of descriptors of the guest's connections, for parts that open others.
     pub(crate) descriptors: usize,
 }

@@ -226,7 +226,6 @@ impl Gateway {
             journal: settings.journal.clone(),
             watch,
             share: self.0.share.clone(),
-            divert: loopback.as_ref().and_then(Loopback::diverter),
             descriptors: 0,
             counters: Counters::default(),
             denials: Denials::default(),

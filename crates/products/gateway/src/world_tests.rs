@@ -118,7 +118,6 @@ pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Record
         destinations: Context::rate_of_destinations(),
         last_flow: Arc::default(),
         share: DescriptorShare { all: 10_000, guests: Arc::default() },
-        divert: None,
         descriptors: 0,
     };
     (context, records)

@@ -23,7 +23,7 @@ use super::helper_socket::{
     ERRNO, FAILED, GO, MAPS, Message, NETWORK, NOT_EXECUTED, READY, Ready, SERVES, SOCKET, Wire,
 };
 use super::ports::PortTables;
-use super::request::Request;
+use super::socket_request::Request;
 use super::{InsideNetwork, Namespace, mounts, sys};
 use crate::sandbox;
 

@@ -34,7 +34,7 @@ mod mounts;
 mod outside;
 mod ports;
 mod program;
-mod request;
+mod socket_request;
 mod sockets;
 pub(crate) mod sys;
 

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
 use rustix::io::pread;
 
@@ -12,7 +11,16 @@ use crate::limits::PORT_TABLE;
 use crate::request::Protocol;
 
 /// The files, in the order in which a helper passes them on.
-const TABLES: [&str; 4] = ["tcp", "tcp6", "udp", "udp6"];
+const FILES: [&str; 5] = [
+    "/proc/thread-self/net/tcp",
+    "/proc/thread-self/net/tcp6",
+    "/proc/thread-self/net/udp",
+    "/proc/thread-self/net/udp6",
+    "/proc/sys/net/ipv4/ip_local_port_range",
+];
+
+/// The ports that Linux gives to sockets that ask for none, by default.
+const GIVEN_OUT: (u16, u16) = (32_768, 60_999);
 
 /// The state of a TCP socket that listens (`net/tcp_states.h`).
 const LISTENS: &str = "0A";
@@ -45,23 +53,24 @@ pub enum ListensAt {
 pub(crate) struct PortTables {
     tcp: [Option<OwnedFd>; 2],
     udp: [Option<OwnedFd>; 2],
+    given_out: Option<OwnedFd>,
 }
 
 impl PortTables {
     /// Opens the files of this thread's namespace, as far as there are any: a kernel without IPv6 lacks two.
     pub(super) fn open_files() -> Vec<Option<OwnedFd>> {
-        let open = |name| File::open(Path::new("/proc/thread-self/net").join(name)).ok();
-        TABLES.iter().map(|name| open(name).map(OwnedFd::from)).collect()
+        FILES.iter().map(|name| File::open(name).ok().map(OwnedFd::from)).collect()
     }
 
     /// The tables in these files, in the order of [`open_files`](Self::open_files).
     pub(super) fn of(files: Vec<Option<OwnedFd>>) -> Self {
         let mut files = files.into_iter();
         let mut next = || files.next().flatten();
-        Self { tcp: [next(), next()], udp: [next(), next()] }
+        Self { tcp: [next(), next()], udp: [next(), next()], given_out: next() }
     }
 
-    /// The ports on which programs listen now, each kind of address once; sorted.
+    /// The ports on which programs listen now, each kind of address once; sorted. Every client has a socket for
+    /// datagrams that looks like a service's, so ports of these that the kernel gives out are left out.
     pub(crate) fn listening(&self, protocol: Protocol) -> io::Result<Vec<ListeningPort>> {
         let (files, state) = match protocol {
             Protocol::Udp => (&self.udp, UNCONNECTED),
@@ -70,6 +79,11 @@ impl PortTables {
         let mut found = Vec::new();
         for file in files.iter().flatten() {
             found.extend(parse(&read(file)?, state));
+        }
+        if protocol == Protocol::Udp {
+            let range = self.given_out.as_ref().and_then(|file| read(file).ok());
+            let (first, last) = range.and_then(|text| parse_range(&text)).unwrap_or(GIVEN_OUT);
+            found.retain(|found| !(first..=last).contains(&found.port));
         }
         found.sort_unstable();
         found.dedup();
@@ -101,6 +115,11 @@ fn parse(text: &str, state: &str) -> Vec<ListeningPort> {
         Some(ListeningPort { port, at: kind_of(address_in(address)?) })
     };
     text.lines().skip(1).filter_map(line).filter(|found| found.port != 0).collect()
+}
+
+fn parse_range(text: &str) -> Option<(u16, u16)> {
+    let mut words = text.split_ascii_whitespace();
+    Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
 }
 
 /// An address as these tables have it: words of 32 bits, each as the machine has it.

@@ -55,13 +55,25 @@ fn each_look_shows_the_ports_of_that_time() {
     let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = tcp.local_addr().expect("its address").port();
     assert_eq!(listens(Protocol::Tcp, port), Some(ListensAt::Loopback));
-    let udp = UdpSocket::bind("[::]:0").or_else(|_| UdpSocket::bind("0.0.0.0:0")).expect("a port");
+    // Below the ports that the kernel gives out, some port is free.
+    let mut low = (20_000..20_100).filter_map(|port| UdpSocket::bind(("0.0.0.0", port)).ok());
+    let udp = low.next().expect("a port");
     let udp_port = udp.local_addr().expect("its address").port();
     assert_eq!(listens(Protocol::Udp, udp_port), Some(ListensAt::Any));
+    let client = UdpSocket::bind("0.0.0.0:0").expect("a port");
+    assert_eq!(listens(Protocol::Udp, client.local_addr().expect("its address").port()), None);
     // A connection is nothing that listens.
     let client = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
     let own = client.local_addr().expect("its address").port();
     assert_eq!(listens(Protocol::Tcp, own), None);
     drop(tcp);
     assert_eq!(listens(Protocol::Tcp, port), None);
+}
+
+#[test]
+fn the_ports_that_the_kernel_gives_out_are_two_numbers() {
+    assert_eq!(parse_range("1024\t65535\n"), Some((1024, 65_535)));
+    for text in ["", "1024", "1024 many", "1024 65536"] {
+        assert_eq!(parse_range(text), None, "{text}");
+    }
 }

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::helper_socket::{ERRNO, FAILED, GO, Message, SERVES, SOCKET, Wire};
 use super::outside::{own_program, spawn};
 use super::ports::{ListeningPort, PortTables};
-use super::request::{Kind, Request};
+use super::socket_request::{Kind, Request};
 use super::{Namespace, NetnsError, inside};
 use crate::limits::HELPER_TIME;
 use crate::request::Protocol;
@@ -153,10 +153,13 @@ impl NsSockets {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The helper ends with the wire. In a sandbox nobody may wait for it.
+        // The helper ends with the wire. In a sandbox, this process may neither signal it nor wait.
         *self.wire.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
         let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let _ = child.kill();
-        let _ = child.wait();
+        if child.kill().is_ok() {
+            let _ = child.wait();
+        } else {
+            let _ = child.try_wait();
+        }
     }
 }

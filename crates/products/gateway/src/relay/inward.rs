@@ -9,7 +9,6 @@ use pagewire::services::{Error, Instant, Stack, TcpConnect, TcpId};
 use rustix::event::epoll::EventFlags;
 use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
 
-use super::loopback::client_inside;
 use super::pair::{Pair, reset_on_drop};
 use super::ports::{Leads, Published, Socket};
 use super::{Flow, Relay};
@@ -236,4 +235,10 @@ fn connect(
         }
     }
     stack.connect(now, to, None)
+}
+
+/// The address of a client in the namespace; of one that is gone, any.
+fn client_inside(client: Option<SocketAddr>, to: SocketAddr) -> SocketAddr {
+    let none: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+    client.unwrap_or(SocketAddr::new(none, 0))
 }

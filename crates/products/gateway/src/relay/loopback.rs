@@ -2,7 +2,7 @@
 //! machine, which the [`Splicer`] joins. The relay listens, accepts and judges.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use pagewire::services::Instant;
@@ -274,10 +274,4 @@ impl Relay {
     pub(super) fn spliced_descriptors(&self) -> usize {
         self.setup.loopback.as_ref().map_or(0, |loopback| loopback.splicer.descriptors())
     }
-}
-
-/// The address of a client in the namespace; of one that is gone, any.
-pub(super) fn client_inside(client: Option<SocketAddr>, to: SocketAddr) -> SocketAddr {
-    let none: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
-    client.unwrap_or(SocketAddr::new(none, 0))
 }

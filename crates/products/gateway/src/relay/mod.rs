@@ -106,7 +106,8 @@ struct Delivery {
 }
 
 impl Relay {
-    pub(crate) fn new(context: Context, setup: Setup, udp: Udp, echo: Echo) -> Self {
+    pub(crate) fn new(context: Context, setup: Setup, mut udp: Udp, echo: Echo) -> Self {
+        udp.divert_to(setup.loopback.as_ref().and_then(Loopback::diverter));
         Self {
             context,
             setup,

@@ -6,8 +6,9 @@ use std::str::FromStr;
 use crate::request::Protocol;
 
 /// Ports on the loopback of the guest's namespace that lead to this machine's loopback: `PORT[:PORT][/udp]`, where a
-/// port may be a range, or `auto[/udp]` for all ports that programs of this machine listen on. `,~PORTS` leaves some
-/// out.
+/// port may be a range, or `auto[/udp]` for all ports that programs of this machine listen on, as long as they do.
+/// `,~PORTS` leaves some out. Of ports for datagrams, `auto` leaves out those that the kernel gives to clients
+/// (`net.ipv4.ip_local_port_range`).
 ///
 /// ```
 /// use pagewire_gateway::Forward;

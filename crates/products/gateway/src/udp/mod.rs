@@ -28,6 +28,7 @@ use crate::limits::{
 };
 use crate::rate::Rate;
 use crate::request::{How, Protocol};
+use crate::splice::Diverter;
 use crate::sys::datagrams::{self, Sending};
 use endpoint::{Counts, Endpoint};
 
@@ -49,6 +50,8 @@ pub(crate) struct Udp {
     /// The time to read again, after no page was free.
     retry_at: Option<Instant>,
     sweep_at: Option<Instant>,
+    /// Takes datagrams of published ports whose clients come over this machine's loopback.
+    divert: Option<Diverter>,
 }
 
 /// The result of reading a kernel socket.
@@ -78,7 +81,13 @@ impl Udp {
             evict_at: Instant::ZERO,
             retry_at: None,
             sweep_at: None,
+            divert: None,
         })
+    }
+
+    /// Has datagrams taken whose clients come over this machine's loopback.
+    pub(crate) fn divert_to(&mut self, divert: Option<Diverter>) {
+        self.divert = divert;
     }
 
     /// Whether events of this socket are for [`note_guest`](Self::note_guest).
@@ -342,7 +351,7 @@ impl Udp {
         let mut read = ReceiveStep::More;
         for _ in 0..UDP_BURST {
             if endpoint.is_published()
-                && let Some(divert) = &context.divert
+                && let Some(divert) = &self.divert
             {
                 divert.take(endpoint.socket.as_fd(), endpoint.guest);
             }

@@ -4,8 +4,9 @@
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use pagewire_gateway::sandbox::{SandboxPlan, close_doors};
 use pagewire_gateway::{
     Ask, Direction, Forward, GuestConfig, How, Protocol, Publish, Record, Rules, Verdict,
 };
-use pagewire_testkit::{Need, Netns, can, ip};
+use pagewire_testkit::{Need, Netns, RECORD, can, ip, skip};
 use rustix::net::sockopt::set_socket_linger;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -397,7 +398,8 @@ fn the_helper_has_no_rights_and_ends_with_its_last_owner() {
     assert_eq!(u64::from_str_radix(&field("CapEff:"), 16), Ok(1 << 10));
     assert_eq!(u64::from_str_radix(&field("CapBnd:"), 16), Ok(0));
     assert_eq!((&*field("NoNewPrivs:"), &*field("Seccomp:")), ("1", "2"));
-    assert_eq!(fs::read_dir(format!("/proc/{id}/fd")).unwrap().count(), 1);
+    // It has its wire only, once it has closed its end of the socket above.
+    eventually(|| fs::read_dir(format!("/proc/{id}/fd")).unwrap().count() == 1);
     let other = sockets.clone();
     drop(sockets);
     assert!(other.socket(Protocol::Udp, true).is_ok());
@@ -695,6 +697,59 @@ fn ports_for_datagrams_follow_programs_too() {
         eventually(|| !has(sockets.listening_outside(Protocol::Udp), 53));
         eventually(|| !has(sockets.listening(Protocol::Udp), 54));
     });
+}
+
+/// Asks the test below to act, as an ordinary user.
+const AS_A_USER: &str = "PAGEWIRE_TEST_SPLICED_USER";
+
+#[test]
+fn an_ordinary_user_has_sockets_of_the_namespaces_that_it_owns() {
+    let needs = [Need::Root, Need::Program("setpriv"), Need::Program("unshare")];
+    if !can(&needs) {
+        return;
+    }
+    // The user may not be able to read the directory of this program.
+    let dir = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir();
+    let program = dir.as_ref().unwrap().path().join("program");
+    fs::copy(helper(), &program).unwrap();
+    let mut probe = Command::new("setpriv");
+    probe.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]).arg(program);
+    probe.args(["--exact", "spliced::as_a_user", "--nocapture"]).env(AS_A_USER, "1");
+    probe.current_dir("/").env_remove(RECORD);
+    let done = probe.output().unwrap();
+    let text = [done.stdout, done.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    if text.contains("may not make namespaces") {
+        return skip("ordinary users may not make user namespaces here");
+    }
+    assert!(done.status.success() && text.contains("all of it"), "{text}");
+}
+
+/// The part of the test above that is done by the user.
+#[test]
+fn as_a_user() {
+    if std::env::var_os(AS_A_USER).is_none() {
+        return;
+    }
+    let mut program = Command::new("unshare");
+    program.args(["--user", "--map-root-user", "--net", "--", "cat"]);
+    let mut program = program.stdin(Stdio::piped()).spawn().unwrap();
+    let place = format!("/proc/{}/ns/net", program.id());
+    let own = fs::read_link("/proc/self/ns/net").unwrap();
+    eventually(|| {
+        let other = fs::read_link(&place).is_ok_and(|other| other != own);
+        other || program.try_wait().is_ok_and(|ended| ended.is_some())
+    });
+    if program.try_wait().unwrap().is_some() {
+        return println!("may not make namespaces");
+    }
+    let sockets = NsSockets::by_helper(&helper(), &Namespace::Process(program.id())).unwrap();
+    let at = SocketAddr::from((LOCALHOST, 80));
+    let _listener = sockets.listen(Protocol::Tcp, at).expect("a low port");
+    assert_eq!(sockets.listening(Protocol::Tcp).unwrap().len(), 1);
+    drop(program.stdin.take());
+    program.wait().unwrap();
+    println!("all of it");
 }
 
 /// Asks the test below to act, in a process of its own.

@@ -1,4 +1,4 @@
-//! [`Request`]: a socket that the helper in a namespace is asked for, as text, and its making.
+//! [`Request`]: what a helper in a namespace is asked for, as text, and the socket that it makes.
 
 use std::fmt;
 use std::net::SocketAddr;
