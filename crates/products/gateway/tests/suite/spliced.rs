@@ -743,7 +743,7 @@ fn as_a_user() {
     if program.try_wait().unwrap().is_some() {
         return println!("may not make namespaces");
     }
-    let sockets = NsSockets::by_helper(&helper(), &Namespace::Process(program.id())).unwrap();
+    let sockets = NsSockets::by_helper(&helper(), &Namespace::Process(program.id()), None).unwrap();
     let at = SocketAddr::from((LOCALHOST, 80));
     let _listener = sockets.listen(Protocol::Tcp, at).expect("a low port");
     assert_eq!(sockets.listening(Protocol::Tcp).unwrap().len(), 1);
