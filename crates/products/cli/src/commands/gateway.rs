@@ -48,6 +48,7 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     inherited.close();
     let mut plan = SandboxPlan::default();
     plan.unix_peers = options.link == GuestLink::Datagram;
+    plan.source = !options.guest.source.is_empty();
     plan.listens = options.api_socket.is_some() || guest::opens_ports_later(&options.guest);
     guest::enter_sandbox(&options.guest, plan)?;
 

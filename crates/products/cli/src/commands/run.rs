@@ -100,6 +100,7 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     let has_terminal = File::open("/dev/tty").is_ok();
     let mut plan = SandboxPlan::default();
     plan.child = true;
+    plan.source = !options.guest.source.is_empty();
     plan.listens = guest::opens_ports_later(&options.guest);
     // Made here, so that no descriptor of it is in the program.
     let asked = ViewSockets::new(&options.guest.view).map_err(ours)?;

@@ -52,8 +52,7 @@ fn try_restrict(plan: &SandboxPlan) -> Result<RestrictionStatus, RulesetError> {
     let is_root = rustix::process::geteuid().is_root();
     let read = plan.read.iter().filter(|path| !is_root || path.is_file());
     let mut rules = rules.create()?;
-    if !plan.listens {
-        // A source address, with a port of the kernel's choice.
+    if plan.source && !plan.listens {
         rules = rules.add_rule(NetPort::new(0, AccessNet::BindTcp))?;
     }
     rules

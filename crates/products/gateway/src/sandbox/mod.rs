@@ -31,8 +31,10 @@ use rustix::process::geteuid;
 pub struct SandboxPlan {
     /// Files and directories that it reads again. Those that do not exist are left out.
     pub read: Vec<PathBuf>,
-    /// The process listens on further TCP ports.
+    /// The process listens on further TCP ports, if root started it also below 1024.
     pub listens: bool,
+    /// The process binds connections to a source address, with a port of the kernel's choice.
+    pub source: bool,
     /// Directories in which it makes Unix sockets, and removes files.
     pub sockets: Vec<PathBuf>,
     /// The process sends to Unix sockets whose paths it learns later, as a

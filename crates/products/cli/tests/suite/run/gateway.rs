@@ -238,7 +238,6 @@ fn the_link_may_be_a_connected_socket_or_that_of_one_guest_and_it_ends_with_that
     for how in ["fd", "path"] {
         let link = ["gateway", "--link", "stream", "--ready-fd", "1", "--control", "none"];
         run(lab.command("python3").args(["-c", PLUG, how, PAGEWIRE]).args(link));
-        assert!(!lab.path("link").exists(), "{how}");
     }
 }
 
