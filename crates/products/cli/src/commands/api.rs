@@ -18,14 +18,14 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Failure, ascii, reason, socket_reason};
 use crate::limits::{
-    PORT_ANSWER, PORT_CLIENTS, PORT_EXCESS, PORT_REQUEST, PORT_REQUEST_TIME, THREAD_STACK,
+    PORT_ANSWER, PORT_CLIENTS, PORT_EXCESS, PORT_REQUEST, PORT_REQUEST_TIME, THREAD_STACK, TICK,
 };
 
 /// A port of this machine, and the guest's that it leads to.
@@ -83,36 +83,35 @@ impl ApiSocket {
     pub(crate) fn start(self, ports: Arc<dyn Ports>, guests: Vec<IpAddr>) -> Result<Api, Failure> {
         let listener = Arc::new(self.0);
         let desk = Arc::new(Desk { ports, guests, table: Mutex::default() });
-        let mut api = Api { listener: Arc::clone(&listener), threads: Vec::new() };
         for _ in 0..PORT_CLIENTS {
             let (listener, desk) = (Arc::clone(&listener), Arc::clone(&desk));
             let serving = move || {
-                while let Ok((client, _)) = listener.accept() {
-                    // A client that went away is its own affair.
-                    let _ = serve(&client, &desk);
+                loop {
+                    match listener.accept() {
+                        // A client that went away is its own affair.
+                        Ok((client, _)) => drop(serve(&client, &desk)),
+                        // The end; see `Drop`.
+                        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
+                        // Such as descriptors, which run out for a while.
+                        Err(_) => thread::sleep(TICK),
+                    }
                 }
             };
             let thread = thread::Builder::new().name("api".into()).stack_size(THREAD_STACK);
             let thread = thread.spawn(serving);
-            api.threads.push(thread.map_err(|e| Failure::because("--api-socket", reason(&e)))?);
+            thread.map_err(|e| Failure::because("--api-socket", reason(&e)))?;
         }
-        Ok(api)
+        Ok(Api(listener))
     }
 }
 
-/// Answers, and ends that when it is dropped.
+/// Answers, and takes no more requests when it is dropped. Its threads end with their clients.
 #[derive(Debug)]
-pub(crate) struct Api {
-    listener: Arc<UnixListener>,
-    threads: Vec<JoinHandle<()>>,
-}
+pub(crate) struct Api(Arc<UnixListener>);
 
 impl Drop for Api {
     fn drop(&mut self) {
-        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 }
 

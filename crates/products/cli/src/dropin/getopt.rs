@@ -51,9 +51,13 @@ pub(super) fn matches<T: Parser>(words: &[OsString], version: &str) -> Result<Ar
 /// The options, with the habits of `getopt_long`.
 pub(super) fn command<T: Parser>() -> Command {
     let command = T::command().infer_long_args(true).args_override_self(true);
-    command.mut_args(|arg| match arg.is_positional() || !arg.get_action().takes_values() {
-        true => arg,
-        false => arg.allow_hyphen_values(true),
+    command.mut_args(|arg| {
+        let takes_one = arg.get_action().takes_values()
+            && arg.get_num_args().is_none_or(|number| number.takes_values());
+        match takes_one && !arg.is_positional() {
+            true => arg.allow_hyphen_values(true),
+            false => arg,
+        }
     })
 }
 

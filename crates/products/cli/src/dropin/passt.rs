@@ -19,7 +19,7 @@ use crate::dropin::{Answer, Machine, PASST, Program, Words, version};
     override_usage = "passt [OPTION]...",
     after_help = "It runs `pagewire gateway`; see docs/DROP-INS.md for what differs."
 )]
-struct Options {
+pub(super) struct Options {
     #[command(flatten)]
     shared: Shared,
 

@@ -21,7 +21,7 @@ use crate::dropin::{Answer, Machine, PASST, Program, Words, version};
                       pasta [OPTION]... --netns [PATH|NAME]",
     after_help = "It runs `pagewire gateway` or `pagewire run`; see docs/DROP-INS.md for what differs."
 )]
-struct Options {
+pub(super) struct Options {
     #[command(flatten)]
     shared: Shared,
 

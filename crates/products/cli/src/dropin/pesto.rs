@@ -26,7 +26,7 @@ use crate::failure::say;
     override_usage = "pesto [OPTION]... PATH"
 )]
 #[allow(dead_code, reason = "commands are read in their order, by their places")]
-struct Options {
+pub(super) struct Options {
     /// Add the ports that follow
     #[arg(short = 'A', long, action = ArgAction::Append, num_args = 0, default_missing_value = "true")]
     add: Vec<bool>,

@@ -23,7 +23,7 @@ use crate::dropin::{Answer, Words};
     override_usage = "slirp4netns [OPTION]... PID|PATH TAPNAME",
     after_help = "It runs `pagewire gateway`, always in a sandbox; see docs/DROP-INS.md for what differs."
 )]
-struct Options {
+pub(super) struct Options {
     /// Bring up the interface and lo, with the network's 100th address and a default route
     #[arg(short, long)]
     configure: bool,
