@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use std::str::FromStr;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::net::{bind, connect, ipproto, listen, socket_with, sockopt};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::limits::PUBLISHED_BACKLOG;
 use crate::request::Protocol;
@@ -21,7 +23,7 @@ use crate::splice::Except;
 ///
 /// ```
 /// use pagewire_gateway::Publish;
-/// for text in ["8080", "8080:80", "127.0.0.1:8080:80", "[::1]:53:5353/udp", "8000-8009:9000-9009", "auto,~22"] {
+/// for text in ["8080", "8080:80", "127.0.0.1:8080:80", "[::1]:53:5353/udp", "8000-8009:9000-9009", "8000-8009,~8003,~8005-8006/udp", "auto,~22", "all"] {
 ///     let publish: Publish = text.parse()?;
 ///     assert_eq!(publish.to_string(), text);
 /// }
@@ -44,6 +46,13 @@ enum On {
         address: Option<IpAddr>,
         first: u16,
         last: u16,
+        /// Ports of this machine that are left out.
+        except: Except,
+    },
+    /// All ports of this machine that are free when they are opened, but these and those that the kernel chooses for
+    /// connections.
+    All {
+        except: Except,
     },
     Unix(PathBuf),
     /// The ports on which programs in the guest's namespace listen, but these.
@@ -56,7 +65,7 @@ enum On {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "cannot publish '{text}': {why}; write it as in 8080:80, 127.0.0.1:8080:80, 5353:53/udp, \
-     8000-8009:9000-9009 or /run/guest.sock:80"
+     8000-8009:9000-9009,~8003, auto,~22, all,~22 or /run/guest.sock:80"
 )]
 pub struct PublishError {
     text: String,
@@ -114,10 +123,11 @@ impl Publish {
             On::Unix(path) => return Ok(vec![self.open_unix(path)?]),
             // They are opened as programs begin to listen.
             On::Auto { .. } => return Ok(Vec::new()),
-            On::Ports { address, first, last } => (*address, *first, *last),
+            On::All { except } => return self.open_free(except),
+            On::Ports { address, first, last, .. } => (*address, *first, *last),
         };
         let mut opened = Vec::new();
-        for port in first..=last {
+        for port in (first..=last).filter(|port| !self.leaves_out(*port)) {
             let to = self.to + (port - first);
             match address {
                 Some(address) => opened.push(self.open_port((address, port).into(), to)?),
@@ -134,9 +144,49 @@ impl Publish {
         Ok(opened)
     }
 
+    fn leaves_out(&self, port: u16) -> bool {
+        match &self.on {
+            On::Ports { except, .. } | On::All { except } | On::Auto { except } => except.has(port),
+            On::Unix(_) => false,
+        }
+    }
+
+    /// Opens the ports that nobody has.
+    fn open_free(&self, except: &Except) -> io::Result<Vec<OpenPort>> {
+        let chosen = chosen_by_the_kernel();
+        let those = || {
+            let fits = |port: &u16| !chosen.contains(port) && !except.has(*port);
+            (1..=u16::MAX).filter(fits)
+        };
+        // One for each version of IP, beside those of connections.
+        let needed = 2 * those().count() as u64;
+        let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX) / 2;
+        if needed > most {
+            let text = format!(
+                "that takes {needed} descriptors, and this process may have {most} for it: leave ports out, as in \
+                 all,~1024-65535, or raise the limit (ulimit -n)"
+            );
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, text));
+        }
+        let limits = getrlimit(Resource::Nofile);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });
+        let mut opened = Vec::new();
+        for port in those() {
+            match Self::one(port, self.protocol).open() {
+                Ok(sockets) => opened.extend(sockets),
+                Err(e)
+                    if [io::ErrorKind::AddrInUse, io::ErrorKind::PermissionDenied]
+                        .contains(&e.kind()) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(opened)
+    }
+
     /// One port of all addresses, to the same port of the guest.
     pub(crate) fn one(port: u16, protocol: Protocol) -> Self {
-        let on = On::Ports { address: None, first: port, last: port };
+        let (address, except) = (None, Except::default());
+        let on = On::Ports { address, first: port, last: port, except };
         Self { on, to: port, guest: None, protocol }
     }
 
@@ -167,11 +217,12 @@ impl Publish {
     /// of a Unix socket, and of ports that follow programs.
     pub fn ports(&self) -> impl Iterator<Item = (Option<IpAddr>, u16, u16)> {
         let (address, first, last) = match self.on {
-            On::Ports { address, first, last } => (address, first, last),
+            On::Ports { address, first, last, .. } => (address, first, last),
             // A range without a port.
-            On::Unix(_) | On::Auto { .. } => (None, 1, 0),
+            On::Unix(_) | On::Auto { .. } | On::All { .. } => (None, 1, 0),
         };
-        (first..=last).map(move |port| (address, port, self.to + (port - first)))
+        let ports = (first..=last).filter(|port| !self.leaves_out(*port));
+        ports.map(move |port| (address, port, self.to + (port - first)))
     }
 
     fn open_port(&self, on: SocketAddr, to: u16) -> io::Result<OpenPort> {
@@ -246,6 +297,11 @@ fn parse(text: &str) -> Result<Publish, &'static str> {
         let (_, except) = Except::split(text)?;
         return Ok(Publish { on: On::Auto { except }, to: 0, guest: None, protocol });
     }
+    if text == "all" || text.starts_with("all,") {
+        let (_, except) = Except::split(text)?;
+        return Ok(Publish { on: On::All { except }, to: 0, guest: None, protocol });
+    }
+    let (text, except) = Except::split(text)?;
     let (address, ports) = match text.strip_prefix('[') {
         Some(rest) => {
             let (address, ports) = rest.split_once("]:").ok_or("no ']:' behind the address")?;
@@ -268,7 +324,18 @@ fn parse(text: &str) -> Result<Publish, &'static str> {
     if to == 0 {
         return Err("the guest's port cannot be 0");
     }
-    Ok(Publish { on: On::Ports { address, first, last }, to, guest: None, protocol })
+    Ok(Publish { on: On::Ports { address, first, last, except }, to, guest: None, protocol })
+}
+
+/// The ports that the kernel chooses for connections.
+fn chosen_by_the_kernel() -> RangeInclusive<u16> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let mut words = text.as_deref().unwrap_or_default().split_whitespace().map(str::parse);
+    match (words.next(), words.next()) {
+        (Some(Ok(first)), Some(Ok(last))) => first..=last,
+        // RFC 6335 section 6.
+        _ => 49_152..=u16::MAX,
+    }
 }
 
 fn range(text: &str) -> Result<(u16, u16), &'static str> {
@@ -290,7 +357,8 @@ impl fmt::Display for Publish {
         match &self.on {
             On::Unix(path) => write!(f, "{}:{}", path.display(), self.to)?,
             On::Auto { except } => write!(f, "auto{except}")?,
-            On::Ports { address, first, last } => {
+            On::All { except } => write!(f, "all{except}")?,
+            On::Ports { address, first, last, except } => {
                 match address {
                     Some(IpAddr::V4(v4)) => write!(f, "{v4}:")?,
                     Some(IpAddr::V6(v6)) => write!(f, "[{v6}]:")?,
@@ -301,6 +369,7 @@ impl fmt::Display for Publish {
                     f.write_str(":")?;
                     ports(f, self.to, self.to + (last - first))?;
                 }
+                write!(f, "{except}")?;
             }
         }
         if self.protocol == Protocol::Udp { f.write_str("/udp") } else { Ok(()) }

@@ -17,6 +17,9 @@ fn what_is_published_reads_as_it_was_written() {
         "1-9:11-19/udp",
         "auto",
         "auto,~22,~5000-5009/udp",
+        "all",
+        "all,~22/udp",
+        "8000-8009:9000-9009,~8003",
     ] {
         assert_eq!(text.parse::<Publish>().expect(text).to_string(), text);
     }
@@ -43,6 +46,26 @@ fn a_range_leads_to_as_many_ports_from_the_first_on() {
     let text = format!("127.0.0.1:{free}-{}:80", free + 2);
     let Ok(opened) = text.parse::<Publish>().expect("a range").open() else { return };
     assert_eq!(opened.iter().map(|o| o.port).collect::<Vec<_>>(), [80, 81, 82]);
+    drop(opened);
+    let text = format!("{text},~{}", free + 1);
+    let Ok(opened) = text.parse::<Publish>().expect("a range").open() else { return };
+    assert_eq!(opened.iter().map(|o| o.port).collect::<Vec<_>>(), [80, 82]);
+}
+
+#[test]
+fn all_are_those_that_are_free_and_as_many_as_the_process_may_have() {
+    let mine = std::net::TcpListener::bind("0.0.0.0:0").expect("a port");
+    let port = mine.local_addr().expect("its address").port();
+    let publish: Publish = format!("all,~1-{},~{}-65535", port - 1, port + 1).parse().expect("all");
+    assert!(publish.open().expect("no error").is_empty(), "the kernel's, and in use");
+    let limit = Rlimit { current: Some(200), maximum: Some(200) };
+    let before = getrlimit(Resource::Nofile);
+    // The limit is the process's: this test has one of its own, under nextest.
+    if setrlimit(Resource::Nofile, limit).is_ok() {
+        let why = "all".parse::<Publish>().expect("all").open().expect_err("too many").to_string();
+        assert!(why.contains("leave ports out"), "{why}");
+        let _ = setrlimit(Resource::Nofile, before);
+    }
 }
 
 #[test]

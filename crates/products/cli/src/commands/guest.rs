@@ -156,6 +156,10 @@ fn source(all: &[args::Source]) -> Result<Source, Failure> {
             return Err(twice(one));
         }
     }
+    source.check().map_err(|e| {
+        let why = format!("{}; name an address or an interface of this machine", reason(&e));
+        Failure::because("--source", why)
+    })?;
     Ok(source)
 }
 

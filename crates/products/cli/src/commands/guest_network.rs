@@ -300,7 +300,8 @@ impl GuestNetwork {
                     };
                     let network = network.map_err(|e| Failure::misused(router, e))?;
                     let mut config = AutoconfConfig::new(network);
-                    config.router = Some(router).filter(Ipv6Addr::is_unicast_link_local);
+                    let ours = [version.router].into_iter().chain(self.further.iter().copied());
+                    config.router = ours.filter_map(v6).find(Ipv6Addr::is_unicast_link_local);
                     config.guest = Some(address).filter(|_| what.dhcp6);
                     (config.advertises, config.dhcp) = (what.ra, what.dhcp6);
                     if what.dns {
