@@ -368,6 +368,19 @@ impl Guest {
         Ok(())
     }
 
+    /// Ends what [`forward`](Self::forward) began with `auto`: closes its ports. Connections stay.
+    ///
+    /// # Errors
+    /// `Unsupported` for other ports.
+    pub fn unforward(&self, what: &Forward) -> io::Result<()> {
+        let Forward { ports: ForwardPorts::Auto, except, protocol } = what else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let (side, protocol, except) = (Listens::Outside, *protocol, except.clone());
+        self.relay.read(|relay| relay.leave(Follow { side, protocol, except }));
+        Ok(())
+    }
+
     /// Waits until all data that the guest has sent on its connections was passed on, with the ends of its
     /// streams, for guests that have ended: at least for `least`, the time for which a link may hold
     /// frames, and at most for `limit` more. Returns whether that time was enough.

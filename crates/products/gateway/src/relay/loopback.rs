@@ -212,6 +212,13 @@ impl Relay {
         Ok(())
     }
 
+    /// Closes the ports that are open because of this.
+    pub(crate) fn leave(&self, what: Follow) {
+        if let Some(follower) = self.setup.loopback.as_ref().and_then(|own| own.follower.as_ref()) {
+            follower.leave(what);
+        }
+    }
+
     /// Opens and closes ports as programs begin and end to listen on them.
     pub(super) fn change_ports(&mut self, now: Instant) {
         let Some(loopback) = &self.setup.loopback else { return };

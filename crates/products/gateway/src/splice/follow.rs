@@ -72,7 +72,12 @@ impl OwnPorts {
 }
 
 /// The thread; it ends with this handle.
-pub(crate) struct Follower(Sender<Follow>);
+pub(crate) struct Follower(Sender<Change>);
+
+enum Change {
+    Begin(Follow),
+    End(Follow),
+}
 
 impl Follower {
     /// Starts the thread. `loopback`: ports of the namespace's own loopback can be reached by published ports.
@@ -95,7 +100,12 @@ impl Follower {
     /// Follows further ports.
     pub(crate) fn follow(&self, what: Follow) {
         // The thread lasts as long as this.
-        let _ = self.0.send(what);
+        let _ = self.0.send(Change::Begin(what));
+    }
+
+    /// Closes the ports that are open because of this, and follows them no more.
+    pub(crate) fn leave(&self, what: Follow) {
+        let _ = self.0.send(Change::End(what));
     }
 }
 
@@ -109,10 +119,11 @@ struct Looks {
 }
 
 impl Looks {
-    fn run(mut self, asks: &Receiver<Follow>) {
+    fn run(mut self, asks: &Receiver<Change>) {
         loop {
             match asks.recv_timeout(PORTS_LOOK) {
-                Ok(follow) => self.follows.push((follow, BTreeSet::new())),
+                Ok(Change::Begin(follow)) => self.follows.push((follow, BTreeSet::new())),
+                Ok(Change::End(follow)) => self.leave(&follow),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -121,6 +132,14 @@ impl Looks {
                 self.look(follow, open);
             }
             self.follows = follows;
+        }
+    }
+
+    fn leave(&mut self, follow: &Follow) {
+        let Some(at) = self.follows.iter().position(|(other, _)| other == follow) else { return };
+        let (Follow { side, protocol, .. }, open) = self.follows.swap_remove(at);
+        for port in open {
+            self.inbox.put(PortChange::Close(side, protocol, port));
         }
     }
 

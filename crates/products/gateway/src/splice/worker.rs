@@ -486,10 +486,10 @@ impl Worker {
         let is_out = ask.direction == Direction::Out;
         let (bytes_out, bytes_in) = if is_out { (there, back) } else { (back, there) };
         let duration = began.elapsed();
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         if let Some(journal) = &self.journal {
             journal.note(Record::Closed { flow, ask, bytes_out, bytes_in, duration, how });
         }
-        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn look_at_times(&mut self) {

@@ -2,7 +2,7 @@
 //! and forwarded ones that lead to the latter.
 
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use pagewire_gateway::netns::{ListeningPort, ListensAt, Namespace, NsSockets};
+use pagewire_gateway::netns::{
+    InsideNetwork, ListeningPort, ListensAt, Namespace, NsSockets, Program,
+};
 use pagewire_gateway::sandbox::{SandboxPlan, close_doors};
 use pagewire_gateway::{
     Ask, Direction, Forward, GuestConfig, How, Protocol, Publish, Record, Rules, Verdict,
@@ -703,6 +705,71 @@ fn ports_for_datagrams_follow_programs_too() {
         eventually(|| !has(sockets.listening_outside(Protocol::Udp), 53));
         eventually(|| !has(sockets.listening(Protocol::Udp), 54));
     });
+}
+
+#[test]
+fn a_port_that_is_followed_no_more_is_closed() {
+    alone(|| {
+        let Some((netns, sockets, world)) = both(|config| config) else { return };
+        let auto: Forward = "auto".parse().unwrap();
+        world.guest.forward(&auto).unwrap();
+        let _service = TcpListener::bind("127.0.0.1:80").unwrap();
+        eventually(|| netns.inside(|| TcpStream::connect("127.0.0.1:80")).is_ok());
+        world.guest.unforward(&auto).unwrap();
+        eventually(|| sockets.listening(Protocol::Tcp).unwrap().is_empty());
+    });
+}
+
+#[test]
+fn a_program_that_runs_in_a_namespace_has_sockets_there() {
+    if !can(&[Need::Tap]) {
+        return;
+    }
+    let network = InsideNetwork {
+        tap: "pw0".into(),
+        mtu: 1500,
+        addresses: vec!["10.0.2.15/24".into()],
+        routers: vec!["10.0.2.2".parse().unwrap()],
+        resolvers: Vec::new(),
+    };
+    let (program, _tap) = Program::by_helper(&helper(), &network, &["true".into()]).unwrap();
+    let sockets = program.sockets().unwrap();
+    let at = "10.0.2.15:80".parse().unwrap();
+    let _listener = sockets.listen(Protocol::Tcp, at).expect("a port of the program's address");
+    let ports = sockets.listening(Protocol::Tcp).unwrap();
+    assert_eq!(ports.iter().map(|p| (p.port, p.at)).collect::<Vec<_>>(), [(80, ListensAt::Other)]);
+}
+
+/// Asks the test below to start a helper.
+const HOLDS: &str = "PAGEWIRE_TEST_SPLICED_HOLDS";
+
+#[test]
+fn a_helper_ends_with_its_process() {
+    if !can(&[Need::Root]) {
+        return;
+    }
+    let mut probe = Command::new(helper());
+    probe.args(["--exact", "spliced::holds", "--nocapture"]).env(HOLDS, "1");
+    let mut probe = probe.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(probe.stdout.take().unwrap()).lines();
+    let id = lines.find_map(|line| Some(line.unwrap().split_once("helper ")?.1.to_owned()));
+    let status = format!("/proc/{}/stat", id.expect("its number"));
+    assert!(fs::exists(&status).unwrap());
+    probe.kill().unwrap();
+    probe.wait().unwrap();
+    // Somebody else waits for it, or nobody.
+    eventually(|| !fs::read_to_string(&status).is_ok_and(|text| !text.contains(") Z ")));
+}
+
+/// The part of the test above that is killed.
+#[test]
+fn holds() {
+    if std::env::var_os(HOLDS).is_none() {
+        return;
+    }
+    let (_netns, sockets) = namespace().expect("root");
+    println!("helper {}", sockets.helper());
+    let _ = std::io::stdin().read(&mut [0]);
 }
 
 /// Asks the test below to act, as an ordinary user.
