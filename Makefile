@@ -1,6 +1,6 @@
 # Everything a person types. Each target is a thin line over cargo or a script.
 
-.PHONY: demo test test-long bench lint fuzz mutants packages
+.PHONY: demo test test-long test-callers bench lint fuzz mutants packages
 
 # Ends a command with its caller, also when the caller is killed.
 tied = setpriv --pdeathsig KILL --
@@ -22,6 +22,13 @@ test-long:
 	$(tied) scripts/isolate cargo test --offline --release --package pagewire-interop --no-fail-fast
 	RUSTFLAGS="--cfg tokio_unstable" cargo test --package pagewire-simulation --lib --tests --target-dir target/unstable --no-run
 	RUSTFLAGS="--cfg tokio_unstable" $(tied) scripts/isolate cargo test --offline --package pagewire-simulation --lib --tests --target-dir target/unstable --no-fail-fast
+
+# Every program that starts slirp4netns, pasta or passt, with theirs and with ours. What it downloads is kept
+# in target/callers.
+test-callers:
+	scripts/install-test-packages
+	cargo build --release --package pagewire-cli
+	$(tied) scripts/callers/all target/release/pagewire target/callers
 
 bench:
 	cargo build --release --package pagewire-cli

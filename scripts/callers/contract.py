@@ -70,6 +70,14 @@ def read_pid(path):
     return int(text), repr(text.replace(text.strip(), "PID"))
 
 
+# What is known so far, also where a step fails.
+RESULTS = {}
+
+
+def mode_of(path):
+    return oct(os.stat(path).st_mode) if os.path.exists(path) else "none"
+
+
 class Attached:
     """slirp4netns in a namespace, ready."""
 
@@ -90,7 +98,7 @@ class Attached:
 
 
 def slirp4netns(Namespace, left):
-    r = {}
+    r = RESULTS
     r["help"] = words(["slirp4netns", "--help"], [
         "--configure", "--exit-fd", "--ready-fd", "--mtu", "--enable-ipv6", "--api-socket", "--cidr", "--disable-host-loopback",
         "--netns-type", "--userns-path", "--enable-sandbox", "--enable-seccomp", "--outbound-addr", "--disable-dns", "--macaddress"])
@@ -165,7 +173,7 @@ time.sleep(60)""", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     ns = Namespace()
     path = "/mnt/tmp/contract-api"
     a = Attached(ns, "-c", "-a", path)
-    r["api socket's mode"] = [oct(os.stat(path).st_mode), 0]
+    r["api socket's mode"] = [mode_of(path), 0]
     a.process.terminate()
     a.process.wait()
     r["api socket afterwards"] = ["there" if os.path.exists(path) else "gone", 0]
@@ -196,7 +204,7 @@ def combined(*command, limit=10):
 
 
 def pasta(Namespace, left):
-    r = {}
+    r = RESULTS
     r["help"] = words(["pasta", "--help"], ["--config-net", "--dns-forward", "--no-map-gw", "--ns-ifname", "--pid", "--netns", "--userns",
                                             "--tcp-ns", "--ipv4-only", "--no-netns-quit", "--runas", "--mtu", "--gateway"])
     r["version"] = words(["pasta", "--version"], ["pasta "])
@@ -224,8 +232,11 @@ def pasta(Namespace, left):
         said, out = combined("pasta", *QUIET, "--pid", PIDFILE, ns.pid)
         r.setdefault("returns once ready", [f"ok {said}" if said == "0" and not out else f"{said} {out.decode()[:200]!r}",
                                             round((time.monotonic() - began) * 1000)])
+        if said != "0" or not os.path.exists(PIDFILE):
+            ns.end()
+            continue
         p, form = read_pid(PIDFILE)
-        r.setdefault("pid file", [f"{form} {oct(os.stat(PIDFILE).st_mode)}", 0])
+        r.setdefault("pid file", [f"{form} {mode_of(PIDFILE)}", 0])
         r.setdefault("interface", [" ".join(links(ns).split()[3:4]) and ("ok" if alive(p) else "ended"), 0])
         r.setdefault("descriptors", [" ".join(sorted(os.readlink(f"/proc/{p}/fd/{n}") for n in range(3) if os.path.exists(f"/proc/{p}/fd/{n}"))), 0]
                      if os.access(f"/proc/{p}/fd", os.R_OK) else ["not to be seen", 0])
@@ -374,7 +385,7 @@ class Frames:
 
 
 def passt(Namespace, left):
-    r = {}
+    r = RESULTS
     r["help"] = words(["passt", "--help"], ["--socket", "--fd", "--one-off", "--pid", "--tcp-ports", "--udp-ports", "--quiet"])
     r["version"] = words(["passt", "--version"], ["passt "])
     for name, options in {"an unknown option": ["--nonsense"], "a socket's path": ["-f", "-s", "/nonexistent/x"], "no descriptor": ["-f", "--fd", "99"],
@@ -432,7 +443,7 @@ def passt(Namespace, left):
         if said != "0":
             continue
         p, _ = read_pid(PIDFILE)
-        r[f"{name}: mode"] = [oct(os.stat(path).st_mode), 0]
+        r[f"{name}: mode"] = [mode_of(path), 0]
         for time_ in ("first", "second"):
             s = socket.socket(socket.AF_UNIX)
             try:
