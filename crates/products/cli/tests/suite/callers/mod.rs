@@ -9,8 +9,7 @@ use pagewire_testkit::{Need, can};
 
 use crate::lab::{PAGEWIRE, text};
 
-const COMPARE: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../../scripts/callers/compare");
+const COMPARE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../scripts/callers/compare");
 
 /// Fails where a check passes with the original and does not with ours.
 #[track_caller]
