@@ -32,7 +32,7 @@ use view::{SsOptions, TopOptions};
 
 /// A TCP/IP stack that moves pages instead of copying bytes: server, client, measurements.
 #[derive(Debug, Parser)]
-#[command(name = "pagewire", version, long_version = crate::version::LONG.as_str(), propagate_version = true, after_long_help = EXAMPLES)]
+#[command(name = "pagewire", version, long_version = crate::version::LONG.as_str(), propagate_version = true, after_help = NAMES, after_long_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[cfg(feature = "full")]
     /// Say on standard error what goes on: -v connections and anomalies, -vv everything
@@ -48,6 +48,12 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
+
+#[cfg(not(feature = "full"))]
+const NAMES: &str = "";
+#[cfg(feature = "full")]
+const NAMES: &str = "\
+In the place of other programs, by a link of that name or as first word: slirp4netns, pasta, passt, pesto";
 
 #[cfg(not(feature = "full"))]
 const EXAMPLES: &str = demo::DEMO_EXAMPLES;
@@ -67,6 +73,9 @@ Examples:
 
   pagewire run --fault 'delay=50ms,loss=1%' -- curl -sS https://example.org/
       any program on a bad line, without privilege
+
+In the place of other programs, by a link of that name or as first word, with their options:
+  pagewire slirp4netns, pagewire pasta, pagewire passt, pagewire pesto
 
 Exit status: 0 done, 1 failed (one line says why), 2 wrong usage (run: 125), 130 interrupted (but 0 if serve,
 proxy or gateway was asked to stop). run: the program's, or 127 (there is no such program), 126 (it cannot be
@@ -172,7 +181,8 @@ pub(crate) enum Command {
 /// The commands that have manual pages and completions, by the names that they are started under.
 #[cfg(feature = "full")]
 pub(crate) fn all() -> Vec<(String, clap::Command)> {
-    vec![("pagewire".to_owned(), Cli::command())]
+    let own = ("pagewire".to_owned(), Cli::command());
+    [own].into_iter().chain(crate::dropin::commands()).collect()
 }
 
 #[cfg(all(test, feature = "full"))]

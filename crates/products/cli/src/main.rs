@@ -51,7 +51,9 @@ fn main() -> ExitCode {
         Some(dropin::Start::Words(words)) => (words, true),
         Some(dropin::Start::End(code)) => return code,
     };
-    let cli = Cli::try_parse_from(words).unwrap_or_else(|error| end_usage(error));
+    #[cfg(not(feature = "full"))]
+    let is_other = false;
+    let cli = Cli::try_parse_from(words).unwrap_or_else(|error| end_usage(error, is_other));
     #[cfg(feature = "full")]
     if let Err(failure) = log::begin(cli.verbose, cli.log_level.as_deref()) {
         return failure.report();
@@ -86,17 +88,17 @@ fn main() -> ExitCode {
         Err(failure) => {
             let code = failure.report();
             // Other programs have one status for all failures.
-            #[cfg(feature = "full")]
-            if is_other {
-                return ExitCode::FAILURE;
-            }
-            code
+            if is_other { ExitCode::FAILURE } else { code }
         }
     }
 }
 
-/// Wrong usage. The statuses of `run` are others.
-fn end_usage(error: clap::Error) -> ! {
+/// Wrong usage. The statuses of `run` are others, and so is that of other programs.
+fn end_usage(error: clap::Error, is_other: bool) -> ! {
+    if is_other {
+        let _ = error.print();
+        std::process::exit(1);
+    }
     #[cfg(feature = "full")]
     run::end_usage(error);
     #[cfg(not(feature = "full"))]

@@ -11,16 +11,17 @@
 //! A connection has one request, which ends with the object or with the client's end of file. The socket is
 //! bound before the sandbox ([`ApiSocket`]) and served behind it ([`Api`]), over [`Ports`].
 
-use std::fs::Permissions;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
+use rustix::fs::Mode;
+use rustix::process::umask;
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Failure, ascii, reason, socket_reason};
@@ -61,6 +62,8 @@ impl ApiSocket {
                 socket_reason(path, &error),
             )
         };
+        // Whoever may write to the socket may publish ports: this user. There are no threads yet.
+        let before = umask(Mode::WGRP | Mode::WOTH);
         let listener = UnixListener::bind(path).or_else(|error| {
             let is_socket =
                 std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
@@ -73,10 +76,8 @@ impl ApiSocket {
                 false => Err(error),
             }
         });
-        let listener = listener.map_err(failed)?;
-        // Whoever may write to it may publish ports: this user.
-        std::fs::set_permissions(path, Permissions::from_mode(0o755)).map_err(failed)?;
-        Ok(Self(listener))
+        umask(before);
+        listener.map(Self).map_err(failed)
     }
 
     /// Answers requests. Ports lead to the first of the guest's addresses, if a request names none.
@@ -285,8 +286,14 @@ impl Desk {
     fn remove(&self, arguments: &Map<String, Value>, table: &mut Table) -> Value {
         let id = arguments.get("id").and_then(Value::as_u64);
         table.follow(self.ports.all());
-        let port = table.known.iter().find(|(known, _)| Some(*known) == id).map(|(_, port)| *port);
-        match port.is_some_and(|port| self.ports.close(&port)) {
+        let of_it = |(known, _): &(u64, HostPort)| Some(*known) == id;
+        let Some((_, port)) = table.known.iter().copied().find(of_it) else {
+            return bad("remove_hostfwd: bad arguments.id");
+        };
+        let closed = self.ports.close(&port);
+        // The same port gets another number the next time.
+        table.known.retain(|known| !of_it(known));
+        match closed {
             true => json!({ "return": {} }),
             false => bad("remove_hostfwd: bad arguments.id"),
         }

@@ -1,6 +1,7 @@
 //! Requests over the socket, to a double of a gateway.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
@@ -168,7 +169,7 @@ fn a_whole_object_is_answered_without_an_end_of_file() {
     stream.write_all(br#""list_hostfwd"}"#).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
-    assert_eq!(answer, r#"{"entries":[],"return":{"entries":[]}}"#);
+    assert_eq!(answer, r#"{"return":{"entries":[]},"entries":[]}"#);
 }
 
 #[test]

@@ -24,6 +24,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::Command;
+
 use crate::limits::PASST_SOCKETS;
 
 /// What the command does in place of the program of its name.
@@ -52,6 +54,17 @@ pub(crate) fn by_name(words: &[OsString]) -> Option<Start> {
         }),
         Answer::Refusal(why) => Start::End(fail(program, &why)),
     })
+}
+
+/// The options of each name.
+pub(crate) fn commands() -> Vec<(String, Command)> {
+    let options = |program| match program {
+        Program::Slirp4netns => getopt::command::<slirp4netns::Options>(),
+        Program::Pasta => getopt::command::<pasta::Options>(),
+        Program::Passt => getopt::command::<passt::Options>(),
+        Program::Pesto => getopt::command::<pesto::Options>(),
+    };
+    Program::ALL.map(|program| (program.name().to_owned(), options(program))).into()
 }
 
 /// One line. All of these programs end with status 1, whatever is wrong.

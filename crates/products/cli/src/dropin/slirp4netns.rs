@@ -215,6 +215,10 @@ impl Options {
         words.set("--addr", format!("{}/{prefix}", nth(2)));
         words.set("--guest", nth(100).to_string());
         words.set("--dhcp-range", format!("{}-{}", nth(15), nth(30)));
+        let quoted = |address: &str| match address.contains(':') {
+            true => format!("[{address}]"),
+            false => address.to_owned(),
+        };
         let (mut routers, mut servers) =
             (vec![nth(2).to_string()], vec![(nth(3).to_string(), prefix)]);
         if self.enable_ipv6 {
@@ -228,7 +232,8 @@ impl Options {
         for router in routers {
             match self.disable_host_loopback {
                 false => words.set("--host", router),
-                true => words.set("--deny", format!("{router}=unreachable")),
+                // Without ports it would be pings, too, which have an answer.
+                true => words.set("--deny", format!("{}:1-65535=unreachable", quoted(&router))),
             }
         }
         if self.disable_dns {
@@ -239,8 +244,7 @@ impl Options {
                 false => words.set("--dns-addr", server),
                 true => {
                     words.set("--addr", format!("{server}/{prefix}"));
-                    let quoted = if server.contains(':') { format!("[{server}]") } else { server };
-                    words.set("--deny", format!("{quoted}:53=drop"));
+                    words.set("--deny", format!("{}:53=drop", quoted(&server)));
                 }
             }
         }

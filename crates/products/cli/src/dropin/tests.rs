@@ -6,7 +6,7 @@ use std::process::Command;
 
 use clap::Parser;
 
-use super::{Answer, Machine, Program, answer, by_name, find, getopt, search_of};
+use super::{Answer, Machine, Program, answer, by_name, commands, find, search_of};
 use crate::args::Cli;
 
 const MACHINE: Machine = Machine {
@@ -68,7 +68,7 @@ const SLIRP4NETNS: &[(&str, &str)] = &[
         "gateway --link=tap --netns=4711 --tap=tap0 --no-configure
              --addr=10.9.8.2/24 --guest=10.9.8.100 --dhcp-range=10.9.8.15-10.9.8.30
              --addr=fd00::2/64 --guest=fd00::100 --mtu=65520
-             --deny=10.9.8.2=unreachable --deny=fd00::2=unreachable
+             --deny=10.9.8.2:1-65535=unreachable --deny=[fd00::2]:1-65535=unreachable
              --dns-addr=10.9.8.3 --dns-addr=fd00::3 --ready-fd=3 --api-socket=/run/s.sock",
     ),
     (
@@ -94,7 +94,7 @@ const SLIRP4NETNS: &[(&str, &str)] = &[
         "gateway --link=tap --netns=/run/user/1000/netns/netns-1 --tap=tap0
              --addr=10.0.2.2/24 --guest=10.0.2.100 --dhcp-range=10.0.2.15-10.0.2.30
              --addr=fd00::2/64 --guest=fd00::100 --mtu=65520
-             --deny=10.0.2.2=unreachable --deny=fd00::2=unreachable
+             --deny=10.0.2.2:1-65535=unreachable --deny=[fd00::2]:1-65535=unreachable
              --dns-addr=10.0.2.3 --dns-addr=fd00::3 --ready-fd=4 --exit-fd=3
              --api-socket=/run/p.sock",
     ),
@@ -661,12 +661,8 @@ fn every_option_of_the_installed_originals_is_known() {
             eprintln!("SKIPPED: /usr/bin/{name} is pagewire");
             continue;
         }
-        let command = match program {
-            Program::Slirp4netns => getopt::command::<super::slirp4netns::Options>(),
-            Program::Pasta => getopt::command::<super::pasta::Options>(),
-            Program::Passt => getopt::command::<super::passt::Options>(),
-            Program::Pesto => getopt::command::<super::pesto::Options>(),
-        };
+        let (_, command) =
+            commands().into_iter().find(|(of, _)| of == name).expect("each has options");
         let theirs = long_options(&help);
         assert!(theirs.len() > 8, "{help}");
         for option in theirs {
@@ -681,10 +677,7 @@ fn every_option_of_the_installed_originals_is_known() {
 
 #[test]
 fn the_definitions_are_consistent() {
-    getopt::command::<super::slirp4netns::Options>().debug_assert();
-    getopt::command::<super::pasta::Options>().debug_assert();
-    getopt::command::<super::passt::Options>().debug_assert();
-    getopt::command::<super::pesto::Options>().debug_assert();
+    commands().into_iter().for_each(|(_, command)| command.debug_assert());
 }
 
 mod ports {
