@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use clap::Parser;
+use pagewire_testkit::{Need, can};
 
 use super::{Answer, Machine, Program, answer, by_name, commands, find, search_of};
 use crate::args::Cli;
@@ -647,18 +648,18 @@ fn long_options(help: &str) -> Vec<String> {
 
 #[test]
 fn every_option_of_the_installed_originals_is_known() {
+    let needs = ["slirp4netns", "pasta", "passt"].map(Need::Program);
+    if !can(&needs) {
+        return;
+    }
     for program in Program::ALL {
         let name = program.name();
-        // A name of ours would compare itself.
+        // A name of ours would compare itself. Older packages of passt lack pesto.
         let output = Command::new(format!("/usr/bin/{name}")).arg("--help").output();
-        let Ok(output) = output else {
-            eprintln!("SKIPPED: /usr/bin/{name} is not there");
-            continue;
-        };
+        let Ok(output) = output else { continue };
         let help = [output.stdout, output.stderr].concat();
         let help = String::from_utf8_lossy(&help).into_owned();
         if help.contains("pagewire") {
-            eprintln!("SKIPPED: /usr/bin/{name} is pagewire");
             continue;
         }
         let (_, command) =

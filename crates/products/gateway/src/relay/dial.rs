@@ -116,11 +116,6 @@ impl Dials {
         self.retry_at
     }
 
-    /// Whether no request waits for an answer.
-    pub(super) fn is_empty(&self) -> bool {
-        self.requests.is_empty()
-    }
-
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }

@@ -371,13 +371,12 @@ impl Relay {
     }
 
     /// Whether everything that the guest has sent on its connections was passed on, with the ends of
-    /// its streams.
+    /// its streams. A connection that the far side has not accepted has no data yet.
     pub(crate) fn is_finished(&self) -> bool {
         self.flows.iter().all(|(_, (_, flow))| match flow {
             Flow::Pair(pair) => pair.flags.contains(Flags::OUT_ENDED),
-            Flow::Dialling(_) | Flow::Replaced => false,
-        }) && self.dials.is_empty()
-            && self.setup.loopback.as_ref().is_none_or(|loopback| loopback.splicer().is_finished())
+            Flow::Dialling(_) | Flow::Replaced => true,
+        }) && self.setup.loopback.as_ref().is_none_or(|loopback| loopback.splicer().is_finished())
     }
 
     /// Whether this guest may have another descriptor.

@@ -259,3 +259,15 @@ fn refusals_are_summed_up_once_a_second_and_at_the_end() {
         "1 address was refused; the first: 203.0.113.1:9/udp"
     );
 }
+
+#[test]
+fn a_guest_that_has_ended_is_not_waited_for_because_of_a_connection_that_nobody_has_accepted() {
+    let mut world = World::new(Settings::default());
+    assert!(world.relay.is_finished());
+    world.connect(&format!("203.0.113.1:{SILENT}"));
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.relay.connections(), 1, "it is being dialled");
+    assert!(world.relay.is_finished());
+    world.connect("203.0.113.1:80");
+    assert!(!world.relay.is_finished(), "the guest has not ended that stream");
+}

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use pagewire_gateway::netns::{
-    InsideNetwork, ListeningPort, ListensAt, Namespace, NsSockets, Program,
+    InsideNetwork, ListeningPort, ListensAt, Namespace, NsSockets, Program, Users,
 };
 use pagewire_gateway::sandbox::{SandboxPlan, close_doors};
 use pagewire_gateway::{
@@ -731,8 +731,10 @@ fn a_program_that_runs_in_a_namespace_has_sockets_there() {
         addresses: vec!["10.0.2.15/24".into()],
         routers: vec!["10.0.2.2".parse().unwrap()],
         resolvers: Vec::new(),
+        ..InsideNetwork::default()
     };
-    let (program, _tap) = Program::by_helper(&helper(), &network, &["true".into()]).unwrap();
+    let (program, _tap) =
+        Program::by_helper(&helper(), &network, Users::Same, &["true".into()]).unwrap();
     let sockets = program.sockets().unwrap();
     let at = "10.0.2.15:80".parse().unwrap();
     let _listener = sockets.listen(Protocol::Tcp, at).expect("a port of the program's address");
