@@ -223,6 +223,8 @@ impl Options {
             (vec![nth(2).to_string()], vec![(nth(3).to_string(), prefix)]);
         if self.enable_ipv6 {
             words.set("--addr", "fd00::2/64");
+            // Where router advertisements come from.
+            words.set("--addr", "fe80::2/64");
             words.set("--guest", "fd00::100");
             routers.push("fd00::2".into());
             servers.push(("fd00::3".into(), 64));

@@ -68,7 +68,7 @@ const SLIRP4NETNS: &[(&str, &str)] = &[
              --api-socket /run/s.sock --enable-sandbox --enable-seccomp --enable-ipv6 4711 tap0",
         "gateway --link=tap --netns=4711 --tap=tap0 --no-configure
              --addr=10.9.8.2/24 --guest=10.9.8.100 --dhcp-range=10.9.8.15-10.9.8.30
-             --addr=fd00::2/64 --guest=fd00::100 --mtu=65520
+             --addr=fd00::2/64 --addr=fe80::2/64 --guest=fd00::100 --mtu=65520
              --deny=10.9.8.2:1-65535=unreachable --deny=[fd00::2]:1-65535=unreachable
              --dns-addr=10.9.8.3 --dns-addr=fd00::3 --ready-fd=3 --api-socket=/run/s.sock",
     ),
@@ -94,7 +94,7 @@ const SLIRP4NETNS: &[(&str, &str)] = &[
              /run/user/1000/netns/netns-1 tap0",
         "gateway --link=tap --netns=/run/user/1000/netns/netns-1 --tap=tap0
              --addr=10.0.2.2/24 --guest=10.0.2.100 --dhcp-range=10.0.2.15-10.0.2.30
-             --addr=fd00::2/64 --guest=fd00::100 --mtu=65520
+             --addr=fd00::2/64 --addr=fe80::2/64 --guest=fd00::100 --mtu=65520
              --deny=10.0.2.2:1-65535=unreachable --deny=[fd00::2]:1-65535=unreachable
              --dns-addr=10.0.2.3 --dns-addr=fd00::3 --ready-fd=4 --exit-fd=3
              --api-socket=/run/p.sock",
@@ -119,7 +119,7 @@ const SLIRP4NETNS: &[(&str, &str)] = &[
         "slirp4netns -c 4711 tap11 --disable-dns -m1500 -6",
         "gateway --link=tap --netns=4711 --tap=tap11
              --addr=10.0.2.2/24 --guest=10.0.2.100 --dhcp-range=10.0.2.15-10.0.2.30
-             --addr=fd00::2/64 --guest=fd00::100 --mtu=1500 --host=10.0.2.2 --host=fd00::2
+             --addr=fd00::2/64 --addr=fe80::2/64 --guest=fd00::100 --mtu=1500 --host=10.0.2.2 --host=fd00::2
              --dns=none --addr=10.0.2.3/24 --deny=10.0.2.3:53=drop
              --addr=fd00::3/64 --deny=[fd00::3]:53=drop",
     ),
@@ -153,7 +153,7 @@ const PASTA: &[(&str, &str)] = &[
              --dns-forward=fd00::3 --tcp-ports=none --udp-ports=none
              --conf-path=/run/.pasta.sock --userns=/proc/4711/ns/user --netns=/run/d/netns",
         "gateway --link=tap --netns=/run/d/netns --userns=/proc/4711/ns/user --tap=tap0
-             --addr=10.0.2.2/24 --guest=10.0.2.100 --addr=fd00::2/64 --guest=fd00::100
+             --addr=10.0.2.2/24 --guest=10.0.2.100 --addr=fd00::2/64 --addr=fe80::2/64 --guest=fd00::100
              --proxy-arp --mtu=65520 --host=10.0.2.2 --host=fd00::2
              --dns-addr=10.0.2.3 --dns-addr=fd00::3 --forward=auto --forward=auto/udp
              --background --api-socket=/run/.pasta.sock",

@@ -27,6 +27,8 @@ const START_TIME: Duration = Duration::from_secs(10);
 pub(super) enum GatewayEngine {
     /// `pagewire gateway` on a tap
     Pagewire,
+    /// The same with --loopback, for clients of a published port
+    Spliced,
     /// passt's form for namespaces
     Pasta,
     /// The one of rootless containers
@@ -50,13 +52,18 @@ impl GatewayEngine {
         !matches!(self, Self::Gvproxy)
     }
 
+    /// Whether its guest is measured by what it reaches, and not only by who reaches it.
+    pub(super) const fn goes_out(self) -> bool {
+        !matches!(self, Self::Spliced)
+    }
+
     /// Programs that it needs.
     const fn programs(self) -> &'static [&'static str] {
         match self {
             Self::Pasta => &["pasta", "unshare"],
             Self::Slirp4netns => &["slirp4netns"],
             Self::Gvproxy => &["gvproxy", "gvforwarder"],
-            Self::Pagewire | Self::Veth | Self::Loopback => &[],
+            Self::Pagewire | Self::Spliced | Self::Veth | Self::Loopback => &[],
         }
     }
 
@@ -119,7 +126,8 @@ impl EngineGuest {
         };
         let bytes = mtu.to_string();
         match engine {
-            GatewayEngine::Pagewire => guest.pagewire(world, &bytes)?,
+            GatewayEngine::Pagewire => guest.pagewire(world, &bytes, &[])?,
+            GatewayEngine::Spliced => guest.pagewire(world, &bytes, &["--loopback"])?,
             GatewayEngine::Pasta => guest.pasta(world, &bytes)?,
             GatewayEngine::Slirp4netns => guest.slirp4netns(world, &bytes)?,
             GatewayEngine::Gvproxy => guest.gvproxy(world, &bytes, number)?,
@@ -142,7 +150,8 @@ impl EngineGuest {
 
     /// Where clients of the machine reach the published port, and their namespace.
     ///
-    /// The clients use loopback, where pasta splices them with the guest's own loopback.
+    /// The clients use loopback, where pasta splices them with the guest's own loopback, as ours does with
+    /// `--loopback`.
     pub(super) fn published<'a>(&'a self, world: &'a World) -> (&'a NetNs, SocketAddr) {
         let (ns, ip) = match self.engine {
             GatewayEngine::Veth => (&world.host, self.inner),
@@ -152,14 +161,14 @@ impl EngineGuest {
         (ns, (ip, self.port).into())
     }
 
-    fn pagewire(&mut self, world: &World, mtu: &str) -> Result<(), Failure> {
+    fn pagewire(&mut self, world: &World, mtu: &str, options: &[&str]) -> Result<(), Failure> {
         let (path, guest) = (self.ns.path(), INNER.to_string());
         let gateway = format!("{GATEWAY}/24");
         let args = ["gateway", "--link", "tap", "--netns", &path, "--tap", LINK, "--mtu", mtu];
         let publish = format!("127.0.0.1:{}", self.port);
         let more = ["--addr", &gateway, "--guest", &guest, "--publish", &publish];
         let program = std::env::current_exe().because("our program's file")?;
-        self.processes.push(spawn(&world.host, program, &[&args[..], &more].concat())?);
+        self.processes.push(spawn(&world.host, program, &[&args[..], &more, options].concat())?);
         self.route_by(GATEWAY)
     }
 

@@ -281,7 +281,11 @@ fn lines(options: &GatewayOptions, guests: &[EngineGuest]) -> Vec<Measured<Gatew
     let mut all = Vec::new();
     for (mtu, load) in loads {
         let may = |guest: &EngineGuest| {
-            guest.mtu == mtu && (load.client() == Client::Guest || guest.engine.publishes())
+            let measured = match load.client() {
+                Client::Guest => guest.engine.goes_out(),
+                Client::Machine => guest.engine.publishes(),
+            };
+            guest.mtu == mtu && measured
         };
         for (at, guest) in guests.iter().enumerate().filter(|(_, guest)| may(guest)) {
             all.push((GatewayCase { guest: at, engine: guest.engine, mtu, load }, Vec::new()));

@@ -155,10 +155,10 @@ impl RatioCheck {
 const LARGE: u32 = 32_768;
 
 /// Ours beside the best of the other gateways: eight times the rate and a quarter of the CPU at
-/// small MTUs, one and a half times the rate at no more CPU than pasta's at large ones. Published ports
-/// have no goals: pasta splices them.
+/// small MTUs, one and a half times the rate at no more CPU than pasta's at large ones. Published ports, which pasta
+/// splices, have the goal of pasta's rate where ours splices them, too.
 pub(super) fn checks(lines: &[Measured<GatewayBench>]) -> Vec<RatioCheck> {
-    let mut all = Vec::new();
+    let mut all = published_checks(lines);
     let is_checked = |case: &GatewayCase| {
         case.engine == GatewayEngine::Pagewire && case.load.client() == Client::Guest
     };
@@ -189,6 +189,30 @@ pub(super) fn checks(lines: &[Measured<GatewayBench>]) -> Vec<RatioCheck> {
             let (goal, whose) = if large { (1.0, "pasta") } else { (0.25, "best of the others") };
             let what = format!("{what}: CPU s/GiB, {whose}");
             all.push(RatioCheck { what, ours, theirs, goal: Goal::AtMost(goal) });
+        }
+    }
+    all
+}
+
+/// Published ports by splice, beside pasta's.
+fn published_checks(lines: &[Measured<GatewayBench>]) -> Vec<RatioCheck> {
+    let of = |engine| {
+        lines
+            .iter()
+            .filter(move |(case, _)| case.engine == engine && case.load.client() == Client::Machine)
+    };
+    let mut all = Vec::new();
+    for (case, samples) in of(GatewayEngine::Spliced) {
+        let Load::Bulk { direction, flows, .. } = case.load else { continue };
+        let same = |other: &GatewayCase| other.mtu == case.mtu && other.load == case.load;
+        if let Some((_, theirs)) = of(GatewayEngine::Pasta).find(|(other, _)| same(other)) {
+            let what = format!(
+                "published, MTU {}, {}, {flows} flow(s): Gbit/s, pasta",
+                case.mtu,
+                name(direction)
+            );
+            let (ours, theirs) = (rate(samples).median, rate(theirs).median);
+            all.push(RatioCheck { what, ours, theirs, goal: Goal::AtLeast(1.0) });
         }
     }
     all
