@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
-use rustix::net::{Shutdown, shutdown, sockopt};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown, sockopt};
 use rustix::pipe::{SpliceFlags, splice};
 
 use super::pipes::{Pipe, Pipes};
@@ -21,6 +21,8 @@ pub(super) struct Side {
     writable: bool,
     /// The kernel has reported an error.
     failed: bool,
+    /// The other end has sent urgent data, at which `splice(2)` stops.
+    urgent: bool,
 }
 
 /// The bytes from one side to the other.
@@ -29,6 +31,8 @@ struct Way {
     /// A pipe, while there are bytes in it.
     pipe: Option<Pipe>,
     pending: usize,
+    /// A byte that was read by itself, and goes first.
+    held: Option<u8>,
     /// The source has ended.
     ended: bool,
     /// The end was passed on, or nobody wants it.
@@ -69,7 +73,7 @@ pub(super) enum Step {
 
 impl Side {
     pub(super) fn new(socket: OwnedFd) -> Self {
-        Self { socket, readable: false, writable: false, failed: false }
+        Self { socket, readable: false, writable: false, failed: false, urgent: false }
     }
 
     pub(super) fn note(&mut self, ready: EventFlags) {
@@ -77,6 +81,8 @@ impl Side {
         self.readable |= ready.intersects(EventFlags::IN | ends);
         self.writable |= ready.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
         self.failed |= ready.contains(EventFlags::ERR);
+        self.urgent |= ready.contains(EventFlags::PRI);
+        self.readable |= ready.contains(EventFlags::PRI);
     }
 
     /// Whether the socket has failed. Takes the error.
@@ -126,7 +132,10 @@ impl Joined {
                 Ok(Passed::NoPipe) => no_pipe = true,
                 // Behind the data of a side comes its error, so there is nothing left to pass on.
                 Err(Failed::Source) => return Step::Broken(from),
-                Err(Failed::Sink) => self.stop_sending(1 - from, now, pipes),
+                Err(Failed::Sink) => {
+                    self.stop_sending(1 - from, now, pipes);
+                    again = true;
+                }
             }
         }
         if self.moved() != before {
@@ -154,7 +163,7 @@ impl Joined {
             if !side.failed {
                 continue;
             }
-            let is_behind = way.ended || way.pending > 0;
+            let is_behind = way.ended || way.pending > 0 || way.held.is_some();
             if way.over {
                 if side.take_error().is_some() {
                     return Some(Step::Broken(at));
@@ -182,7 +191,7 @@ impl Joined {
                     break Passed::All;
                 }
                 match splice(&pipe.read, None, &sink.socket, None, way.pending, flags) {
-                    Ok(n) => {
+                    Ok(n @ 1..) => {
                         self.calls.writes += 1;
                         way.pending = way.pending.saturating_sub(n);
                         way.moved += n as u64;
@@ -191,6 +200,18 @@ impl Joined {
                             way.pipe.take().into_iter().for_each(|pipe| pipes.give_back(pipe));
                         }
                     }
+                    Err(Errno::AGAIN) => sink.writable = false,
+                    Err(Errno::INTR) => {}
+                    Ok(_) | Err(_) => return Err(Failed::Sink),
+                }
+                continue;
+            }
+            if let Some(byte) = way.held {
+                if !sink.writable {
+                    break Passed::All;
+                }
+                match send(&sink.socket, &[byte], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                    Ok(n) => (way.held, way.moved) = (None, way.moved + n as u64),
                     Err(Errno::AGAIN) => sink.writable = false,
                     Err(Errno::INTR) => {}
                     Err(_) => return Err(Failed::Sink),
@@ -219,6 +240,10 @@ impl Joined {
             pipes.give_back(pipe);
             match read {
                 Ok(_) => way.ended = true,
+                Err(Errno::AGAIN) if source.urgent => {
+                    way.held = pass_urgent(&source.socket, &sink.socket);
+                    source.readable = way.held.is_some();
+                }
                 Err(Errno::AGAIN) => source.readable = false,
                 Err(Errno::INTR) => {}
                 Err(_) => return Err(Failed::Source),
@@ -261,6 +286,18 @@ impl Joined {
 /// Has the kernel reset the other end when the socket is dropped. A socket that is not TCP's is only closed.
 pub(super) fn reset_on_drop(socket: &OwnedFd) {
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+}
+
+/// Passes an urgent byte on, if there is one, and reads the next byte of the stream behind it.
+fn pass_urgent(source: &OwnedFd, sink: &OwnedFd) -> Option<u8> {
+    let (mut byte, now) = ([0_u8], RecvFlags::DONTWAIT);
+    if let Ok((1, _)) = recv(source, &mut byte[..], now | RecvFlags::OOB) {
+        // Without room for it, the sink loses the mark. A Unix socket may have none.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT | SendFlags::OOB;
+        let _ = send(sink, &byte, flags);
+    }
+    // Past the mark, the kernel leaves the urgent byte out.
+    matches!(recv(source, &mut byte[..], now), Ok((1, _))).then_some(byte[0])
 }
 
 /// What was moved in one direction.

@@ -81,8 +81,11 @@ impl Makes {
         let slot = slot as u32 & SLOTS | (kind as u32) << 30;
         let data = EventData::new_u64(u64::from(serial) << 32 | u64::from(slot));
         let is_stream = matches!(kind, Kind::Client | Kind::Far);
-        let stream =
-            if is_stream { EventFlags::OUT | EventFlags::RDHUP } else { EventFlags::empty() };
+        let stream = if is_stream {
+            EventFlags::OUT | EventFlags::RDHUP | EventFlags::PRI
+        } else {
+            EventFlags::empty()
+        };
         Ok(epoll::add(&self.epoll, socket, data, EventFlags::IN | EventFlags::ET | stream)?)
     }
 

@@ -19,6 +19,7 @@ use pagewire_gateway::{
 };
 use pagewire_testkit::{Need, Netns, RECORD, can, ip, skip};
 use rustix::net::sockopt::set_socket_linger;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::helper::helper;
@@ -206,6 +207,27 @@ fn a_reset_behind_the_end_of_a_stream_passes() {
     reset(client);
     eventually(|| (&served).write_all(b"?").is_err());
     assert_eq!(world.journal.wait_for_ends(1), [How::PeerReset]);
+}
+
+#[test]
+fn urgent_data_passes_and_does_not_stop_the_stream() {
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    let (listener, at) = published(&netns, &world);
+    let (mut client, served) = joined(&listener, at);
+    for round in 0..3 {
+        client.write_all(b"before").unwrap();
+        assert_eq!(send(&client, b"!", SendFlags::OOB), Ok(1));
+        let mut got = [0; 6];
+        (&served).read_exact(&mut got).unwrap();
+        let mut urgent = [0; 1];
+        eventually(|| recv(&served, &mut urgent[..], RecvFlags::OOB).is_ok());
+        assert_eq!((&got, &urgent), (b"before", b"!"), "round {round}");
+        client.write_all(b"behind").unwrap();
+        (&served).read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"behind", "round {round}");
+    }
+    drop(client);
+    assert_eq!(rest(&served), b"");
 }
 
 #[test]
