@@ -36,7 +36,7 @@ pub fn autoconf<'a>(frames: impl IntoIterator<Item = (&'a [u8], usize)>) {
     let mut config = AutoconfConfig::new(network);
     config.guest = "fd00:2::15".parse().ok();
     config.dns.extend("fd00:2::2".parse::<Ipv6Addr>().ok());
-    config.domain = Some("internal".into());
+    config.search = vec!["internal".into()];
     let Ok(mut router) = Autoconf::new(router, config) else { return };
     let mut ledger = CopyLedger::new();
     for (bytes, head) in frames {

@@ -193,7 +193,17 @@ impl TapBuilder {
             return Err(system(what, Errno::INVAL.into()));
         }
         let is_new = existing.is_none();
-        let (fds, name) = attach_all(settings, queues, existing)?;
+        // Whoever waits for the device finds it with its addresses: they come before all that takes time.
+        let addresses = if self.left_alone { &[][..] } else { &settings.addresses };
+        let appeared = |name: &str| {
+            if let Ok(Some(found)) = netlink.link(name) {
+                for &(address, prefix) in addresses {
+                    // An error is reported below.
+                    let _ = netlink.add_address(found.index, address, prefix);
+                }
+            }
+        };
+        let (fds, name) = attach_all(settings, queues, existing, appeared)?;
         let gone = || system(format!("set up tap {name}"), io::ErrorKind::NotFound.into());
         let found = link(&name)?.ok_or_else(gone)?;
         if let Some(first) = fds.first().filter(|_| is_new) {
@@ -311,11 +321,12 @@ fn attach_all(
     settings: &Settings,
     queues: usize,
     existing: Option<Link>,
+    appeared: impl FnOnce(&str),
 ) -> Result<(Vec<OwnedFd>, String), DeviceError> {
     let name = &settings.name;
     if queues == 1
         && existing.is_none()
-        && let Some((first, mut spare, name)) = attach_own(name, settings.spare_queues)
+        && let Some((first, mut spare, name)) = attach_own(name, settings.spare_queues, appeared)
     {
         spare.insert(0, first);
         return Ok((spare, name));
@@ -344,8 +355,13 @@ const LOOPBACK_INDEX: u32 = 1;
 
 /// Makes the device with `spare` queues beside the first, which are detached at once: with one
 /// queue the kernel need not classify flows. `None`: an ordinary device may be possible.
-fn attach_own(name: &str, spare: usize) -> Option<(OwnedFd, Vec<OwnedFd>, String)> {
+fn attach_own(
+    name: &str,
+    spare: usize,
+    appeared: impl FnOnce(&str),
+) -> Option<(OwnedFd, Vec<OwnedFd>, String)> {
     let (first, name) = sys::attach(name, Queues::ManyOfNew).ok()?;
+    appeared(&name);
     let mut queues = Vec::new();
     for _ in 0..spare {
         let (fd, _) = sys::attach(&name, Queues::Many).ok()?;
