@@ -14,8 +14,6 @@ pub(crate) mod system;
 #[cfg(feature = "full")]
 pub(crate) mod view;
 
-#[cfg(feature = "full")]
-use clap::CommandFactory;
 use clap::{Parser, Subcommand};
 #[cfg(feature = "full")]
 use pagewire_bench::BenchOptions;
@@ -178,16 +176,10 @@ pub(crate) enum Command {
     Man(ManOptions),
 }
 
-/// The commands that have manual pages and completions, by the names that they are started under.
-#[cfg(feature = "full")]
-pub(crate) fn all() -> Vec<(String, clap::Command)> {
-    let own = ("pagewire".to_owned(), Cli::command());
-    [own].into_iter().chain(crate::dropin::commands()).collect()
-}
-
 #[cfg(all(test, feature = "full"))]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_consistent() {

@@ -5,17 +5,24 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use clap::Command;
+use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use crate::args;
+use crate::args::Cli;
 use crate::args::system::{CompletionsOptions, ManOptions};
+use crate::dropin;
 use crate::failure::{Failure, reason};
+
+/// The commands, by the names that they are started under.
+fn all() -> Vec<(String, Command)> {
+    let own = ("pagewire".to_owned(), Cli::command());
+    [own].into_iter().chain(dropin::commands()).collect()
+}
 
 /// Prints the completions of one command.
 pub(crate) fn completions(options: &CompletionsOptions) -> Result<(), Failure> {
-    let all = args::all();
+    let all = all();
     let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
     let names = names.join(", ");
     let found = all.into_iter().find(|(name, _)| *name == options.name);
@@ -29,7 +36,7 @@ pub(crate) fn completions(options: &CompletionsOptions) -> Result<(), Failure> {
 /// Writes a page for each command, and for each of its commands.
 pub(crate) fn man(options: &ManOptions) -> Result<(), Failure> {
     let date = date(std::env::var("SOURCE_DATE_EPOCH").ok().as_deref());
-    for (name, command) in args::all() {
+    for (name, command) in all() {
         // A page of another program may have the name that this program acts under.
         let title = if name == "pagewire" { name } else { format!("pagewire-{name}") };
         let mut command = command.display_name(title).disable_help_subcommand(true);
