@@ -337,4 +337,4 @@ pub(crate) fn ask(path: &Path, request: &Value) -> Result<Value, String> {
 
 #[cfg(test)]
 #[path = "api_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -7,7 +7,7 @@ use super::*;
 
 /// Ports that are open in name only. TCP port 1 is always taken.
 #[derive(Default)]
-struct Double(Mutex<Vec<HostPort>>);
+pub(crate) struct Double(Mutex<Vec<HostPort>>);
 
 impl Ports for Double {
     fn open(&self, port: &HostPort) -> Result<(), String> {
@@ -34,13 +34,13 @@ impl Ports for Double {
     }
 }
 
-struct Fixture {
+pub(crate) struct Fixture {
     dir: tempfile::TempDir,
-    ports: Arc<Double>,
+    pub(crate) ports: Arc<Double>,
     _api: Api,
 }
 
-fn fixture() -> Fixture {
+pub(crate) fn fixture() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let ports = Arc::new(Double::default());
     let guests = vec!["10.0.2.100".parse().unwrap(), "fd00::100".parse().unwrap()];
@@ -50,8 +50,12 @@ fn fixture() -> Fixture {
 }
 
 impl Fixture {
+    pub(crate) fn path(&self) -> std::path::PathBuf {
+        self.dir.path().join("api.sock")
+    }
+
     fn connect(&self) -> UnixStream {
-        UnixStream::connect(self.dir.path().join("api.sock")).unwrap()
+        UnixStream::connect(self.path()).unwrap()
     }
 
     /// The answer to a request that ends with the end of file.
@@ -243,7 +247,7 @@ fn a_socket_takes_the_place_of_a_dead_one_only() {
 #[test]
 fn a_client_of_ours_gets_what_is_returned_or_the_reason() {
     let gateway = fixture();
-    let path = gateway.dir.path().join("api.sock");
+    let path = gateway.path();
     assert_eq!(ask(&path, &json!({ "execute": "list_hostfwd" })), Ok(json!({ "entries": [] })));
     assert_eq!(ask(&path, &json!({ "execute": "x" })), Err("bad request: unknown execute".into()));
     let nowhere = ask(&gateway.dir.path().join("none"), &json!({})).unwrap_err();

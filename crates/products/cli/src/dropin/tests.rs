@@ -9,6 +9,8 @@ use pagewire_testkit::{Need, can};
 
 use super::{Answer, Machine, Program, answer, by_name, commands, find, search_of};
 use crate::args::Cli;
+use crate::commands::api::tests::fixture;
+use crate::commands::api::{HostPort, Ports};
 
 const MACHINE: Machine = Machine {
     search: || vec!["example.org".into()],
@@ -632,6 +634,54 @@ fn pesto_executes_options_in_their_order() {
     assert!(request("pesto /s").contains("steps: [], shows: true"), "{}", request("pesto /s"));
     assert!(request("pesto -A -t 1 /s").contains("shows: false"));
     assert!(request("pesto -s -A -t 1 /s").contains("shows: true"));
+}
+
+#[test]
+fn pesto_changes_the_ports_of_a_running_gateway() {
+    let gateway = fixture();
+    let run =
+        |options: &str| match answered(&format!("pesto {options} {}", gateway.path().display())) {
+            Answer::Client(request) => request.run(),
+            _ => panic!("{options}"),
+        };
+    let open = || {
+        let name = |port: HostPort| {
+            let proto = if port.udp { "udp" } else { "tcp" };
+            format!("{proto} {} {}", port.host, port.guest)
+        };
+        let mut all: Vec<String> = gateway.ports.all().into_iter().map(name).collect();
+        all.sort();
+        all
+    };
+    // RootlessKit.
+    assert_eq!(run("-A --tcp-ports=0.0.0.0/18080:80"), Ok(()));
+    assert_eq!(run("-A --udp-ports=127.0.0.1/53:5353"), Ok(()));
+    assert_eq!(open(), ["tcp 0.0.0.0:18080 10.0.2.100:80", "udp 127.0.0.1:53 10.0.2.100:5353"]);
+    assert_eq!(run("-D --tcp-ports=0.0.0.0/18080:80"), Ok(()));
+    let why = run("-D --tcp-ports=0.0.0.0/18080:80").unwrap_err();
+    assert_eq!(why, "tcp port 18080 is not there");
+    // Podman: several at once, to an address behind.
+    let both = "--add -t 192.0.2.1/81:10.88.0.2/80 -u 192.0.2.1/81:10.88.0.2/80";
+    assert_eq!(run(both), Ok(()));
+    assert_eq!(run(&both.replace("--add", "--delete")), Ok(()));
+    assert_eq!(open(), ["udp 127.0.0.1:53 10.0.2.100:5353"]);
+    // Ports alone replace the others; without an address they are of both IP versions.
+    assert_eq!(run("-t 8000-8001:9000-9001"), Ok(()));
+    assert_eq!(
+        open(),
+        [
+            "tcp 0.0.0.0:8000 10.0.2.100:9000",
+            "tcp 0.0.0.0:8001 10.0.2.100:9001",
+            "tcp [::]:8000 [fd00::100]:9000",
+            "tcp [::]:8001 [fd00::100]:9001",
+        ]
+    );
+    // What was added before a failure is taken back.
+    let why = run("-A -t 0.0.0.0/82 -t 0.0.0.0/1").unwrap_err();
+    assert!(why.starts_with("0.0.0.0/1: ") && why.contains("already in use"), "{why}");
+    assert_eq!(open().len(), 4);
+    assert_eq!(run("-C HOST"), Ok(()));
+    assert_eq!(open(), [""; 0]);
 }
 
 /// The long options that a help text names at the beginning of its lines.
