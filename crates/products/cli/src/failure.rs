@@ -41,7 +41,7 @@ impl Failure {
         };
         // The report is one line, even if a reason has line ends.
         let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        eprintln!("pagewire: {}", without_numbers(&line));
+        complain!("pagewire: {}", without_numbers(&line));
         ExitCode::from(code)
     }
 }
@@ -119,6 +119,17 @@ pub(crate) fn socket_reason(path: &Path, error: &io::Error) -> String {
         format!("{}; {hint}", reason(error))
     }
 }
+
+/// Prints a line on standard error. Nobody may read that any more, which is no reason to end: `eprintln!` would.
+macro_rules! complain {
+    ($($text:tt)*) => {
+        drop(std::io::Write::write_fmt(
+            &mut std::io::stderr().lock(),
+            format_args!("{}\n", format_args!($($text)*)),
+        ))
+    };
+}
+pub(crate) use complain;
 
 /// Prints results. A closed standard output is no failure: the work was done.
 pub(crate) fn say(text: impl Display) {

@@ -30,7 +30,7 @@ pub(crate) fn end_at_interrupt() -> Result<(), Failure> {
         while !stop.is_set() {
             std::thread::park_timeout(INTERRUPT_CHECK_TIME);
         }
-        eprintln!("pagewire: interrupted");
+        crate::failure::complain!("pagewire: interrupted");
         std::process::exit(130);
     };
     let thread = std::thread::Builder::new().name("interrupt".into());

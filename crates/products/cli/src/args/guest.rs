@@ -296,6 +296,10 @@ pub(crate) struct GatewayOptions {
     #[arg(long, default_value = "1M", value_parser = log_size, value_name = "BYTES", requires = "log_file")]
     pub(crate) log_file_size: u64,
 
+    /// Tell the service manager of NOTIFY_SOCKET when guests are served
+    #[arg(long)]
+    pub(crate) notify: bool,
+
     /// Write a line to this open descriptor, too, when guests are served, and close it
     #[arg(long, value_name = "FD")]
     pub(crate) ready_fd: Option<u32>,

@@ -13,7 +13,12 @@ use std::path::Path;
 use std::thread;
 
 use pagewire_gateway::BoundedLog;
-use rustix::process::{Pid, WaitOptions, setsid, waitpid};
+use std::os::unix::fs::OpenOptionsExt;
+
+use rustix::fs::OFlags;
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, getppid, set_parent_process_death_signal, setsid, waitpid,
+};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::args::guest::GatewayOptions;
@@ -48,9 +53,9 @@ impl Background {
         };
         let null = File::options().read(true).write(true).open("/dev/null");
         let pid = options.pid.as_deref();
-        let pid = pid.map(|path| File::create(path).map_err(|e| failed("--pid", path, &e)));
+        let pid = pid.map(|path| pid_file(path).map_err(|e| failed("--pid", path, &e)));
         let messages = options.log_file.as_deref().map(|path| {
-            let opened = BoundedLog::open(path, options.log_file_size);
+            let opened = no_link(path).and_then(|()| BoundedLog::open(path, options.log_file_size));
             opened.map_err(|e| failed("--log-file", path, &e))
         });
         Ok(Self {
@@ -70,7 +75,7 @@ impl Background {
     pub(crate) fn served(self) -> Result<(), Failure> {
         let Self { caller, null, pid, messages } = self;
         if let Some(mut file) = pid {
-            let written = writeln!(file, "{}", std::process::id());
+            let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
             written.map_err(|e| Failure::because("--pid", reason(&e)))?;
         }
         let failed = |what| move |e: io::Error| Failure::because(what, reason(&e));
@@ -84,18 +89,43 @@ impl Background {
             closed.map_err(|e| failed("/dev/null")(e.into()))?;
         }
         if let Some(mut caller) = caller {
-            // The caller may have ended; guests are served all the same.
-            let _ = caller.write_all(&[1]);
+            // From here on, this process stays without the caller's.
+            let freed = set_parent_process_death_signal(None).map_err(io::Error::from);
+            freed.and_then(|()| caller.write_all(&[1])).map_err(failed("--background"))?;
         }
         Ok(())
+    }
+}
+
+/// Opens a file for the number of this process, as it is: a process that has written its number there may still run. A
+/// link may lead to a file that whoever made it could not write to.
+fn pid_file(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false).mode(0o644);
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)
+}
+
+/// Whether this is no symbolic link.
+fn no_link(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(file) if file.file_type().is_symlink() => {
+            Err(io::Error::other("it is a symbolic link; name the file itself"))
+        }
+        _ => Ok(()),
     }
 }
 
 /// Makes the process that stays, in which this returns; the caller's waits here, and ends.
 fn leave() -> io::Result<PipeWriter> {
     let (mut reader, writer) = io::pipe()?;
+    let caller = getpid();
     let Some(child) = sys::fork()? else {
         drop(reader);
+        // Until guests are served, nobody but the caller's process knows of this one.
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        if getppid() != Some(caller) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
         // The signals of the caller's terminal are not for this process.
         setsid()?;
         return Ok(writer);
@@ -108,7 +138,13 @@ fn leave() -> io::Result<PipeWriter> {
 /// Waits for the end of a process that has failed, and takes its status.
 fn status(child: Pid) -> i32 {
     let ended = waitpid(Some(child), WaitOptions::empty());
-    let status = ended.ok().flatten().and_then(|(_, status)| status.exit_status());
+    let ended = ended.ok().flatten().map(|(_, status)| status);
+    if let Some(signal) = ended.and_then(|status| status.terminating_signal()) {
+        crate::failure::complain!(
+            "pagewire: a signal ended it before guests were served: {signal}"
+        );
+    }
+    let status = ended.and_then(|status| status.exit_status());
     // Such a process has served nobody.
     status.filter(|status| *status != 0).unwrap_or(FAILED)
 }

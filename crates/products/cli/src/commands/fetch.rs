@@ -42,7 +42,7 @@ pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
     if let Ok(summary) = &done {
         let line = format!("{output}: {summary}");
         if matches!(output, Output::Stdout) {
-            eprintln!("{line}")
+            crate::failure::complain!("{line}")
         } else {
             say(format_args!("{line}"))
         }

@@ -44,11 +44,14 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     let opened = guest::open(&options.guest, network, advertised, sockets)?;
     let api = options.api_socket.as_deref().map(ApiSocket::bind).transpose()?;
     let asked = ViewSockets::new(&options.guest.view)?;
-    let manager = Notifier::find().map_err(|e| Failure::because("NOTIFY_SOCKET", reason(&e)))?;
+    let manager = options.notify.then(Notifier::find).transpose();
+    let manager = manager.map_err(|e| Failure::because("--notify: NOTIFY_SOCKET", reason(&e)))?;
     inherited.close();
     let mut plan = SandboxPlan::default();
     plan.unix_peers = options.link == GuestLink::Datagram;
     plan.source = !options.guest.source.is_empty();
+    plan.low_ports = options.api_socket.is_some();
+    plan.splices = guest::needs_sockets_inside(&options.guest);
     plan.listens = options.api_socket.is_some() || guest::opens_ports_later(&options.guest);
     guest::enter_sandbox(&options.guest, plan)?;
 
@@ -71,14 +74,17 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     let printed = Printed::new(options.guest.stats, &control, move || counted.report());
     let stop = printed.watch()?;
     if !options.quiet {
-        eprintln!("ready");
+        crate::failure::complain!("ready");
     }
     background.served()?;
     if let Some(ready) = &mut ready {
-        ready.write_all(b"1\n").map_err(|e| Failure::because("--ready-fd", reason(&e)))?;
+        // Who no longer listens has no use for the answer.
+        let _ = ready.write_all(b"1\n");
     }
     drop(ready);
-    manager.ready();
+    if let Some(manager) = manager {
+        manager.ready();
+    }
     let (mut end, mut is_gone) = (Ok(()), false);
     while !stop.is_set() && !is_gone && end.is_ok() {
         let over = is_over(exit.as_ref(), lifetime.as_ref());

@@ -333,7 +333,7 @@ pub(crate) fn enter_sandbox(options: &GuestOptions, mut plan: SandboxPlan) -> Re
     files.current = files.maximum;
     let _ = setrlimit(Resource::Nofile, files);
     if options.no_sandbox {
-        eprintln!(
+        crate::failure::complain!(
             "pagewire: NO SANDBOX: a guest that finds a bug in this process has all its rights"
         );
         return Ok(());
@@ -350,7 +350,7 @@ pub(crate) fn enter_sandbox(options: &GuestOptions, mut plan: SandboxPlan) -> Re
         Failure::because("there is no sandbox", format!("{e}; {hint}"))
     })?;
     for line in report.missing {
-        eprintln!("pagewire: the sandbox is incomplete: {line}");
+        crate::failure::complain!("pagewire: the sandbox is incomplete: {line}");
     }
     Ok(())
 }

@@ -212,7 +212,7 @@ impl GuestNetwork {
             };
             match to {
                 Some(to) => all.push((from, to)),
-                None => eprintln!(
+                None => crate::failure::complain!(
                     "pagewire: --map {from}=host: this machine has no address of that version of IP"
                 ),
             }
@@ -280,7 +280,7 @@ impl GuestNetwork {
                     let mut config = match config.and_then(|config| config.range(first, last)) {
                         Ok(config) => config,
                         Err(error) if self.copied.is_some() => {
-                            eprintln!("pagewire: no DHCP: {error}");
+                            crate::failure::complain!("pagewire: no DHCP: {error}");
                             continue;
                         }
                         Err(error) => return Err(error.into()),

@@ -121,7 +121,7 @@ fn answering(directory: &Path) -> Vec<Process> {
         Err(AskError::Io(error)) if error.kind() == io::ErrorKind::ConnectionRefused => None,
         Err(error) => {
             let line = format!("pagewire: {}: {}", path.display(), why_not(&error));
-            eprintln!("{}", plain(&line));
+            crate::failure::complain!("{}", plain(&line));
             None
         }
     };

@@ -128,7 +128,7 @@ impl RefusalLog {
 
     fn print(&mut self, now: Instant, refusals: impl Iterator<Item = Refusal>) {
         for line in self.take(now, refusals) {
-            eprintln!("pagewire: {line}");
+            crate::failure::complain!("pagewire: {line}");
         }
     }
 

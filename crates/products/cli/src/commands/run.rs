@@ -90,7 +90,7 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     let prepared = Program::new(&inside, users, &options.program);
     let (mut program, parts) = prepared.map_err(|e| ours(Failure::Failed(e.to_string())))?;
     for note in program.notes() {
-        eprintln!("pagewire: {note}");
+        crate::failure::complain!("pagewire: {note}");
     }
     let tap = TapBuilder::new().adopt(parts).map_err(|e| ours(e.into()))?;
     let sockets = guest::needs_sockets_inside(&options.guest).then(|| program.sockets());
@@ -101,6 +101,7 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     let mut plan = SandboxPlan::default();
     plan.child = true;
     plan.source = !options.guest.source.is_empty();
+    plan.splices = guest::needs_sockets_inside(&options.guest);
     plan.listens = guest::opens_ports_later(&options.guest);
     // Made here, so that no descriptor of it is in the program.
     let asked = ViewSockets::new(&options.guest.view).map_err(ours)?;
@@ -114,14 +115,16 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     program.begin().map_err(|e| not_begun(e, options))?;
     // Behind what may fail: a failure is one line.
     if is_root {
-        eprintln!("pagewire: run as root: the program is root, too, and root's files are its own");
+        crate::failure::complain!(
+            "pagewire: run as root: the program is root, too, and root's files are its own"
+        );
     }
     let end = watch.until_it_ends(&mut program).map_err(ours)?;
     gateway.finish(SHUTDOWN_TIME);
     Printed::new(options.guest.stats, &control, || gateway.report()).at_end();
     // To the program, a refused name is one that does not exist. With `--offline`, refusals are expected.
     if let Some(refused) = gateway.refused().filter(|_| !options.guest.offline) {
-        eprintln!("pagewire: {refused}");
+        crate::failure::complain!("pagewire: {refused}");
     }
     gateway.end(LAST_TIME);
     Ok(end)

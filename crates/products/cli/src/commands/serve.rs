@@ -55,7 +55,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     // Behind what may fail: a failure is one line.
     opened.warn_of_silence(&options.net);
     if geteuid().is_root() {
-        eprintln!("pagewire: serve stays root; with --user NAME it gives that up");
+        crate::failure::complain!("pagewire: serve stays root; with --user NAME it gives that up");
     }
     let mut end = Ok(());
     while !stop.is_set() && end.is_ok() {

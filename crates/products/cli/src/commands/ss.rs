@@ -29,7 +29,7 @@ pub(crate) fn run(options: &SsOptions) -> Result<(), Failure> {
         return Ok(());
     }
     if processes.is_empty() {
-        eprintln!("pagewire: {}", processes::none_found());
+        crate::failure::complain!("pagewire: {}", processes::none_found());
         return Ok(());
     }
     let rows = processes.iter().zip(&all).flat_map(|(process, sockets)| {

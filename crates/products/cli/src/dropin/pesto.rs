@@ -249,7 +249,7 @@ impl Request {
 
     fn ask(&self, request: &Value) -> Result<Value, String> {
         if self.is_verbose {
-            eprintln!("pesto: {request}");
+            crate::failure::complain!("pesto: {request}");
         }
         ask(&self.path, request)
     }

@@ -31,7 +31,7 @@ impl OpenNetwork {
             return Err(Failure::Failed(why + hint));
         }
         if let Some(link) = self.link.take() {
-            eprintln!("pagewire: {why}; waiting for {name}");
+            crate::failure::complain!("pagewire: {why}; waiting for {name}");
             drop(self.host.remove_link(link));
         }
         // Tried again: the device may exist before its queues.
@@ -40,7 +40,7 @@ impl OpenNetwork {
         }
         match self.link_again(options) {
             Ok(link) => {
-                eprintln!("pagewire: {name} is back");
+                crate::failure::complain!("pagewire: {name} is back");
                 (self.link, self.waits_because) = (Some(link), None);
             }
             Err(Failure::Failed(why) | Failure::Usage(why) | Failure::Interrupted(why)) => {
@@ -66,7 +66,7 @@ impl OpenNetwork {
     /// Reports a device that cannot be used yet, once for each reason.
     fn wait_on(&mut self, name: &str, why: String) {
         if self.waits_because.as_ref() != Some(&why) {
-            eprintln!("pagewire: {why}; still waiting for {name}");
+            crate::failure::complain!("pagewire: {why}; still waiting for {name}");
             self.waits_because = Some(why);
         }
     }

@@ -88,7 +88,7 @@ impl OpenNetwork {
         if let Some(our) = ours.into_iter().find(|our| !is_reached(our)) {
             let (prefix, first) = (our.prefix(), nth(&our, 1));
             let other = if first == our.addr() { nth(&our, 2) } else { first };
-            eprintln!(
+            crate::failure::complain!(
                 "pagewire: this machine has no address in the network of {our}: give \
                  --host-addr {other}/{prefix}, or `ip addr add {other}/{prefix} dev {tap}` and \
                  `ip link set {tap} up`"
@@ -102,7 +102,7 @@ impl OpenNetwork {
             return Ok(());
         };
         let path = options.socket.as_deref().unwrap_or(Path::new(""));
-        eprintln!("waiting for a virtual machine at {}", path.display());
+        crate::failure::complain!("waiting for a virtual machine at {}", path.display());
         while !port.is_up() {
             if stop.is_set() {
                 return Err(Failure::Interrupted(

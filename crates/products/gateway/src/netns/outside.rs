@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -59,6 +60,8 @@ pub(super) fn spawn(
     if quiet {
         // What the helper has to say comes by its socket: whoever reads the caller's is not to wait for it.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // The terminal's signals are for the program, and not for a helper that stays.
+        command.process_group(0);
     }
     // The helper inherits its end.
     fcntl_setfd(&its, FdFlags::empty()).map_err(|e| failed(e.into()))?;

@@ -62,7 +62,6 @@ const ALWAYS: &[(&str, &[i64])] = &[
             libc::SYS_sendto,
             libc::SYS_sendmsg,
             libc::SYS_sendmmsg,
-            libc::SYS_splice,
             libc::SYS_lseek,
             libc::SYS_fsync,
             libc::SYS_fdatasync,
@@ -213,6 +212,9 @@ const REMOVES: &[i64] = &[
     libc::SYS_unlink,
 ];
 
+/// Moving bytes between sockets by pipes, where connections are joined so.
+const SPLICES: &[i64] = &[libc::SYS_splice];
+
 /// Calls for a program that was started: to wait for it, and to signal it by the descriptor that is
 /// there; others cannot be made.
 const FOR_A_CHILD: &[i64] = &[libc::SYS_wait4, libc::SYS_waitid, libc::SYS_pidfd_send_signal];
@@ -272,6 +274,9 @@ fn allowed(plan: &SandboxPlan) -> Result<BpfProgram, Error> {
         always.map(|&call| (call, Vec::new())).collect();
     // The other filter answers it.
     rules.insert(libc::SYS_clone3, Vec::new());
+    if plan.splices {
+        rules.extend(SPLICES.iter().map(|&call| (call, Vec::new())));
+    }
     if plan.child {
         rules.extend(FOR_A_CHILD.iter().map(|&call| (call, Vec::new())));
     }

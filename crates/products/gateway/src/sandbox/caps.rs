@@ -49,7 +49,7 @@ pub(super) fn keep_only_ports() -> Result<(), String> {
 pub(super) fn drop_all(plan: &SandboxPlan, left_root: bool) -> Option<String> {
     let mut needed = CapabilitySet::empty();
     needed.set(CapabilitySet::KILL, plan.child);
-    needed.set(CapabilitySet::NET_BIND_SERVICE, plan.listens);
+    needed.set(CapabilitySet::NET_BIND_SERVICE, plan.listens && plan.low_ports);
     let kept = match capabilities(None) {
         Ok(sets) if left_root => sets.permitted & needed,
         _ => CapabilitySet::empty(),

@@ -31,8 +31,12 @@ use rustix::process::geteuid;
 pub struct SandboxPlan {
     /// Files and directories that it reads again. Those that do not exist are left out.
     pub read: Vec<PathBuf>,
-    /// The process listens on further TCP ports, if root started it also below 1024.
+    /// The process listens on further TCP ports.
     pub listens: bool,
+    /// If root started the process, some of these ports may be below 1024.
+    pub low_ports: bool,
+    /// The process joins connections between sockets of the kernel.
+    pub splices: bool,
     /// The process binds connections to a source address, with a port of the kernel's choice.
     pub source: bool,
     /// Directories in which it makes Unix sockets, and removes files.

@@ -326,7 +326,8 @@ fn probe() {
     if how != "open" {
         let mut plan = SandboxPlan::default();
         plan.read = resolver_files();
-        (plan.listens, plan.child) = (how == "listening", how == "with_a_child");
+        (plan.listens, plan.child) = (how.starts_with("listening"), how == "with_a_child");
+        plan.low_ports = how == "listening_below_1024";
         plan.source = how == "with_a_source";
         plan.unix_peers = how == "sending";
         plan.sockets.extend((how == "unix").then(|| "/there is no such directory".into()));
@@ -449,8 +450,9 @@ fn without_landlock_and_without_an_empty_root_directory_there_is_no_sandbox() {
 #[test]
 fn a_plan_may_keep_ports_unix_sockets_or_a_child_and_nothing_else_with_it() {
     let kept = [
+        ("listening", &["listen"][..]),
         // Of root's, ports below 1024 are a capability.
-        ("listening", &["listen", "have_a_capability"][..]),
+        ("listening_below_1024", &["listen", "have_a_capability"]),
         ("with_a_source", &["listen"]),
         ("unix", &["open_a_unix_socket"]),
         // The gateway's child has a descriptor already; others stay out of reach.

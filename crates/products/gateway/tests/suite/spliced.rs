@@ -931,7 +931,7 @@ fn sandboxed() {
             let first = what.open().unwrap();
             let sandbox = scope.spawn(move || {
                 let mut plan = SandboxPlan::default();
-                plan.listens = true;
+                (plan.listens, plan.splices) = (true, true);
                 let report = close_doors(&plan).unwrap();
                 assert!(report.missing.is_empty(), "{report:?}");
                 let guest = "10.0.2.15".parse().unwrap();

@@ -52,7 +52,11 @@ pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
     let directory = match (&options.dir, &made) {
         (Some(dir), _) => dir.clone(),
         (None, Some(made)) => {
-            eprintln!("making {} of files in {}", mib(options.size), made.path().display());
+            crate::failure::complain!(
+                "making {} of files in {}",
+                mib(options.size),
+                made.path().display()
+            );
             tree::generate(made.path(), options.size, &stop)
                 .map_err(|e| interrupted_or(&stop, made.path(), &e))?;
             made.path().to_owned()
@@ -64,7 +68,7 @@ pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
         return Err(Failure::because(directory.display(), "there are no files in it"));
     }
     let bytes: u64 = files.iter().map(|f| f.len).sum();
-    eprintln!("{} files, {}; hashing them", files.len(), mib(bytes));
+    crate::failure::complain!("{} files, {}; hashing them", files.len(), mib(bytes));
     let files = tree::hash(files, &stop).map_err(|e| interrupted_or(&stop, &directory, &e))?;
 
     let mut outcomes = Vec::new();
@@ -156,7 +160,7 @@ fn print_table(outcomes: &[(Transfer, DemoResult)]) {
 fn verdict(files: &[ServedFile], outcomes: &[(Transfer, DemoResult)]) -> Result<(), Failure> {
     for (transfer, outcome) in outcomes {
         for mismatch in outcome.mismatches.iter().take(10) {
-            eprintln!("{}: {mismatch}", name(*transfer));
+            crate::failure::complain!("{}: {mismatch}", name(*transfer));
         }
     }
     let wrong: usize = outcomes.iter().map(|(_, o)| o.mismatches.len()).sum();
