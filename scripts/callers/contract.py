@@ -140,6 +140,13 @@ def slirp4netns(Namespace, left):
     ns.end()
     r["the namespace's process ends"] = timed(lambda: status_of(a.process, 4))
     a.process.kill()
+    ns = Namespace()
+    a = Attached(ns, "-c")
+    a.process.kill()
+    r["tap after SIGKILL"] = ["gone" if until(lambda: "tap0" not in links(ns), 1) else "there", 0]
+    left(r, before={ns.pid}, limit=1)
+    r["left after SIGKILL"] = r.pop("left running")
+    ns.end()
     # As RootlessKit starts it: its caller's end is its own.
     ns = Namespace()
     between = popen(sys.executable, "-c", f"""
@@ -286,6 +293,13 @@ for i in $(seq 50); do kill -0 $p 2>/dev/null || { echo ends; exit; }; sleep .1;
     r["command: left after SIGTERM"] = r.pop("left running")
     for pid in [int(x) for x in subprocess.run(["pgrep", "-x", "sleep"], capture_output=True, text=True).stdout.split()]:
         os.kill(pid, 9)
+    ns = Namespace()
+    said, _ = combined("pasta", *QUIET, "--pid", PIDFILE, ns.pid)
+    if said == "0":
+        os.kill(read_pid(PIDFILE)[0], 9)
+        left(r, before={ns.pid}, limit=1)
+        r["left after SIGKILL"] = r.pop("left running")
+    ns.end()
     ns = Namespace()
     p = popen("pasta", *QUIET, "-f", "--pid", PIDFILE, ns.pid, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     r["in the foreground"] = ["ok" if until(lambda: "up0" in links(ns), 5) and p.poll() is None else f"{p.poll()}", 0]
