@@ -21,10 +21,11 @@ const HEADERS: usize = 14 + 20 + 8;
 /// RFC 1542 section 2.1: "The minimum length of a BOOTP message is 300 octets".
 const SHORTEST_MESSAGE: usize = 300;
 
-/// Options 15 and 26 of RFC 2132, and that of RFC 3397.
+/// Options 15 and 26 of RFC 2132, and those of RFC 3397 and RFC 3442.
 const DOMAIN_NAME: u8 = 15;
 const INTERFACE_MTU: u8 = 26;
 const DOMAIN_SEARCH: u8 = 119;
+const CLASSLESS_ROUTES: u8 = 121;
 
 /// Whether a frame is UDP for a DHCP server here. Reads a few header bytes of every frame.
 #[inline]
@@ -138,6 +139,13 @@ fn search_list(domains: &[String]) -> Vec<u8> {
     list
 }
 
+/// The routes of a client whose router is outside of its network: to the router, on the link, and through
+/// it to all others (RFC 3442). A route is the prefix, as many bytes as that needs, and the router.
+fn routes_through(router: Ipv4Addr) -> Vec<u8> {
+    let [a, b, c, d] = router.octets();
+    vec![32, a, b, c, d, 0, 0, 0, 0, 0, a, b, c, d]
+}
+
 fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Option<PacketBuf> {
     let (config, request) = (server.config(), &message.request);
     let (kind, given) = match answer {
@@ -155,6 +163,9 @@ fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Op
         options.push(DhcpOption { kind: DOMAIN_NAME, data: domain.as_bytes() });
         options.push(DhcpOption { kind: DOMAIN_SEARCH, data: &list });
     }
+    let apart = config.router.filter(|router| !config.is_around(*router));
+    let routes = apart.map(routes_through);
+    options.extend(routes.iter().map(|data| DhcpOption { kind: CLASSLESS_ROUTES, data }));
     let dns = (configures && !config.dns.is_empty()).then(|| config.dns.iter().copied().collect());
     let repr = DhcpRepr {
         message_type: kind,

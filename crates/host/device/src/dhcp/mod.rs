@@ -27,7 +27,7 @@ mod tests;
 pub struct DhcpConfig {
     /// The stack's own address, from which answers are sent. Never given.
     pub server: Ipv4Addr,
-    /// Bits of the network's prefix.
+    /// Bits of the prefix of the clients' network.
     pub prefix: u8,
     /// First address to give; addresses are given in rising order.
     pub first: Ipv4Addr,
@@ -50,6 +50,10 @@ impl DhcpConfig {
     /// # Errors
     /// `Config` if the network has no other address to give.
     pub fn network(server: Ipv4Addr, prefix: u8) -> Result<Self, DeviceError> {
+        if prefix > 30 {
+            let why = "the network has no address to give; give it a prefix of at most 30 bits";
+            return Err(DeviceError::Config(format!("DHCP on {server}/{prefix}: {why}")));
+        }
         let (network, broadcast) = edges(server, prefix);
         let mut first = network.saturating_add(1);
         if first == u32::from(server) {
@@ -60,45 +64,61 @@ impl DhcpConfig {
         if last == u32::from(server) {
             last = last.saturating_sub(1);
         }
-        Self {
-            server,
-            prefix,
-            first: first.into(),
-            last: last.into(),
-            router: None,
-            dns: Vec::new(),
-            search: Vec::new(),
-            lease: DHCP_LEASE,
-        }
-        .checked()
+        Self::leases(server, prefix, first.into(), last.into()).checked()
+    }
+
+    /// A lease of one address, for an hour. The server may be outside of the client's network: the client
+    /// then gets a route to its router as well (RFC 3442).
+    ///
+    /// # Errors
+    /// `Config` if no host can have the address in a network of this prefix.
+    pub fn host(server: Ipv4Addr, client: Ipv4Addr, prefix: u8) -> Result<Self, DeviceError> {
+        Self::leases(server, prefix, client, client).checked()
     }
 
     /// Sets another range of addresses.
     ///
     /// # Errors
-    /// `Config` if it is empty, too long, or not inside the network.
+    /// `Config` if it is empty, too long, or not inside the server's network.
     pub fn range(self, first: Ipv4Addr, last: Ipv4Addr) -> Result<Self, DeviceError> {
-        Self { first, last, ..self }.checked()
+        let range = Self { first, last, ..self };
+        match range.is_around(range.server) {
+            true => range.checked(),
+            false => range.wrong(NOT_FOR_HOSTS),
+        }
+    }
+
+    fn leases(server: Ipv4Addr, prefix: u8, first: Ipv4Addr, last: Ipv4Addr) -> Self {
+        let (dns, search) = (Vec::new(), Vec::new());
+        Self { server, prefix, first, last, router: None, dns, search, lease: DHCP_LEASE }
+    }
+
+    /// Whether the clients' network has this address.
+    fn is_around(&self, address: Ipv4Addr) -> bool {
+        edges(self.first, self.prefix) == edges(address, self.prefix)
+    }
+
+    fn wrong<T>(&self, why: &str) -> Result<T, DeviceError> {
+        let Self { server, prefix, first, last, .. } = self;
+        Err(DeviceError::Config(format!("DHCP for {first}-{last} on {server}/{prefix}: {why}")))
     }
 
     fn checked(self) -> Result<Self, DeviceError> {
-        let (network, broadcast) = edges(self.server, self.prefix);
+        let (network, broadcast) = edges(self.first, self.prefix);
         let (first, last) = (u32::from(self.first), u32::from(self.last));
-        let wrong = |why: &str| {
-            let (server, prefix) = (self.server, self.prefix);
-            let text = format!("DHCP for {}-{} on {server}/{prefix}: {why}", self.first, self.last);
-            Err(DeviceError::Config(text))
-        };
-        if self.prefix > 30 {
-            return wrong(
-                "the network has no address to give; give it a prefix of at most 30 bits",
-            );
-        }
+        let wrong = |why: &str| self.wrong(why);
         if first > last || (first == last && self.first == self.server) {
             return wrong("the range has no address");
         }
-        if first <= network || last >= broadcast {
-            return wrong("the range has addresses that are not for hosts of the network");
+        // RFC 3021: both addresses of a prefix of 31 bits are hosts'. One of 32 bits is a host's own.
+        let has_edges = self.prefix <= 30;
+        let one_client = first == last;
+        let edge = has_edges && (first <= network || last >= broadcast);
+        if edge || last > broadcast || self.prefix > 32 {
+            return wrong(NOT_FOR_HOSTS);
+        }
+        if !one_client && !(has_edges && self.is_around(self.server)) {
+            return wrong("several clients need a network with the server's address");
         }
         if (last - first) as usize >= DHCP_MAX_LEASES {
             return wrong(&format!("at most {DHCP_MAX_LEASES} addresses can be given"));
@@ -121,13 +141,15 @@ impl DhcpConfig {
     }
 
     fn broadcast(&self) -> Ipv4Addr {
-        edges(self.server, self.prefix).1.into()
+        edges(self.first, self.prefix).1.into()
     }
 
     fn mask(&self) -> Ipv4Addr {
         (!host_bits(self.prefix)).into()
     }
 }
+
+const NOT_FOR_HOSTS: &str = "the range has addresses that are not for hosts of the network";
 
 fn host_bits(prefix: u8) -> u32 {
     u32::MAX.checked_shr(prefix.into()).unwrap_or(0)

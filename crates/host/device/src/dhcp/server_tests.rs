@@ -222,6 +222,23 @@ fn settings_that_cannot_work_are_refused() {
     assert!(matches!(long, Err(DeviceError::Config(_))), "{long:?}");
 }
 
+#[test]
+fn one_client_may_have_a_network_without_the_server() {
+    let apart = Ipv4Addr::new(192, 0, 2, 5);
+    for (client, prefix) in [(apart, 32), (apart, 31), (apart, 24), (host(0), 31)] {
+        let config = DhcpConfig::host(SERVER, client, prefix).expect("settings");
+        assert_eq!(obtain(&mut Server::new(config, 1500), at(0), ANNA), Some(client), "{prefix}");
+    }
+    let edge = Ipv4Addr::new(192, 0, 2, 255);
+    for (client, prefix) in [(SERVER, 32), (edge, 24), (apart, 33), (apart, 255)] {
+        let refused = DhcpConfig::host(SERVER, client, prefix);
+        assert!(matches!(refused, Err(DeviceError::Config(_))), "{client}/{prefix}");
+    }
+    let config = DhcpConfig::host(SERVER, apart, 24).expect("settings");
+    let two = DhcpConfig { last: Ipv4Addr::new(192, 0, 2, 6), ..config }.checked();
+    assert!(matches!(two, Err(DeviceError::Config(_))), "{two:?}");
+}
+
 fn any_request() -> impl Strategy<Value = Request> {
     let client = (0..8u8).prop_map(|n| [n & !1, 0, 0, 0, 0, n]);
     let address = prop_oneof![Just(NOBODY), (0..16u8).prop_map(host)];

@@ -252,6 +252,26 @@ fn resolvers_and_domains_are_sent_to_those_who_are_configured() {
 }
 
 #[test]
+fn a_client_whose_router_is_outside_of_its_network_gets_a_route_to_it() {
+    let routes = |client, prefix| {
+        let (server, far) = Pair::new().expect("a pair");
+        let config = DhcpConfig::host(SERVER, client, prefix).expect("settings");
+        let config = DhcpConfig { router: Some(SERVER), ..config };
+        let server = Dhcp::new(server, config).expect("sound");
+        let mut link = Link { server, client: far, ledger: CopyLedger::new() };
+        let message = link.ask(&asks(&discover())).message;
+        let packet = DhcpPacket::new_checked(&message[..]).expect("a message");
+        let routes = packet.options().find(|option| option.kind == 121);
+        routes.map(|option| option.data.to_vec())
+    };
+    let [a, b, c, d] = SERVER.octets();
+    let both = vec![32, a, b, c, d, 0, 0, 0, 0, 0, a, b, c, d];
+    assert_eq!(routes(Ipv4Addr::new(192, 0, 2, 5), 32), Some(both));
+    let [.., last] = SERVER.octets();
+    assert_eq!(routes(Ipv4Addr::new(a, b, c, last + 4), 24), None);
+}
+
+#[test]
 fn headers_may_lie_anywhere() {
     let bytes = asks(&discover());
     for head in [0, 13, 14, 42, 66, 128] {

@@ -22,7 +22,7 @@ use rustix::process::{
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::args::guest::GatewayOptions;
-use crate::failure::{Failure, reason};
+use crate::failure::{Failure, complain, reason};
 use crate::sys;
 
 /// Bytes of messages that are written to the file at once.
@@ -79,6 +79,11 @@ impl Background {
             written.map_err(|e| Failure::because("--pid", reason(&e)))?;
         }
         let failed = |what| move |e: io::Error| Failure::because(what, reason(&e));
+        if caller.is_some() {
+            // From here on, this process stays without the caller's.
+            let freed = set_parent_process_death_signal(None);
+            freed.map_err(|e| failed("--background")(e.into()))?;
+        }
         if let Some(log) = messages {
             write_to(log).map_err(failed("--log-file"))?;
         } else if let Some(null) = &null {
@@ -89,9 +94,7 @@ impl Background {
             closed.map_err(|e| failed("/dev/null")(e.into()))?;
         }
         if let Some(mut caller) = caller {
-            // From here on, this process stays without the caller's.
-            let freed = set_parent_process_death_signal(None).map_err(io::Error::from);
-            freed.and_then(|()| caller.write_all(&[1])).map_err(failed("--background"))?;
+            caller.write_all(&[1]).map_err(failed("--background"))?;
         }
         Ok(())
     }
@@ -140,9 +143,7 @@ fn status(child: Pid) -> i32 {
     let ended = waitpid(Some(child), WaitOptions::empty());
     let ended = ended.ok().flatten().map(|(_, status)| status);
     if let Some(signal) = ended.and_then(|status| status.terminating_signal()) {
-        crate::failure::complain!(
-            "pagewire: a signal ended it before guests were served: {signal}"
-        );
+        complain!("pagewire: a signal ended it before guests were served: {signal}");
     }
     let status = ended.and_then(|status| status.exit_status());
     // Such a process has served nobody.

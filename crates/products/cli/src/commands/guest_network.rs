@@ -9,7 +9,7 @@ use pagewire_gateway::netns::InsideNetwork;
 use pagewire_gateway::{Autoconf, AutoconfConfig, GuestConfig, Template};
 
 use crate::args::guest::{GuestOptions, HostAt, Mapped};
-use crate::failure::{Failure, reason};
+use crate::failure::{Failure, complain, reason};
 use crate::net;
 
 /// Our addresses if none are given.
@@ -212,7 +212,7 @@ impl GuestNetwork {
             };
             match to {
                 Some(to) => all.push((from, to)),
-                None => crate::failure::complain!(
+                None => complain!(
                     "pagewire: --map {from}=host: this machine has no address of that version of IP"
                 ),
             }
@@ -275,15 +275,11 @@ impl GuestNetwork {
             let Some(guest) = version.guests.first() else { continue };
             match (version.router, guest.addr()) {
                 (IpAddr::V4(router), IpAddr::V4(address)) if what.dhcp => {
-                    let (first, last) = what.range.unwrap_or((address, address));
-                    let config = DhcpConfig::network(router, guest.prefix());
-                    let mut config = match config.and_then(|config| config.range(first, last)) {
-                        Ok(config) => config,
-                        Err(error) if self.copied.is_some() => {
-                            crate::failure::complain!("pagewire: no DHCP: {error}");
-                            continue;
+                    let mut config = match what.range {
+                        Some((first, last)) => {
+                            DhcpConfig::network(router, guest.prefix())?.range(first, last)?
                         }
-                        Err(error) => return Err(error.into()),
+                        None => DhcpConfig::host(router, address, guest.prefix())?,
                     };
                     config.router = Some(router);
                     if what.dns {
@@ -303,6 +299,12 @@ impl GuestNetwork {
                     let ours = [version.router].into_iter().chain(self.further.iter().copied());
                     config.router = ours.filter_map(v6).find(Ipv6Addr::is_unicast_link_local);
                     config.guest = Some(address).filter(|_| what.dhcp6);
+                    if !what.dhcp6 && guest.prefix() != 64 {
+                        complain!(
+                            "pagewire: no router advertisements: {guest} has no prefix of 64 bits"
+                        );
+                        continue;
+                    }
                     (config.advertises, config.dhcp) = (what.ra, what.dhcp6);
                     if what.dns {
                         config.dns = self.resolvers().into_iter().filter_map(v6).collect();

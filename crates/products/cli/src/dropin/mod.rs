@@ -20,6 +20,9 @@ mod slirp4netns;
 mod tests;
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -176,8 +179,20 @@ fn shell() -> OsString {
 
 fn socket() -> Option<PathBuf> {
     let paths = (1..=PASST_SOCKETS).map(|n| PathBuf::from(format!("/tmp/passt_{n}.socket")));
-    let is_free = |path: &PathBuf| UnixStream::connect(path).is_err();
-    paths.into_iter().find(is_free)
+    paths.into_iter().find(|path| is_free(path))
+}
+
+/// Whether a socket can be bound here: there is nothing, or a socket of ours at which nobody listens.
+fn is_free(path: &Path) -> bool {
+    match UnixStream::connect(path).map_err(|e| e.kind()) {
+        Err(ErrorKind::NotFound) => true,
+        Err(ErrorKind::ConnectionRefused) => {
+            let ours = rustix::process::geteuid().as_raw();
+            let file = fs::symlink_metadata(path);
+            file.is_ok_and(|file| file.file_type().is_socket() && file.uid() == ours)
+        }
+        _ => false,
+    }
 }
 
 /// A line of `--version`, by which callers tell versions apart. `of` is the version whose options are known.

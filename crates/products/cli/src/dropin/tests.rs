@@ -1,13 +1,15 @@
 //! Command lines of the programs that call these names, and the words that come of them.
 
 use std::ffi::OsString;
+use std::fs;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::Command;
 
 use clap::Parser;
 use pagewire_testkit::{Need, can};
 
-use super::{Answer, Machine, Program, answer, by_name, commands, find, search_of};
+use super::{Answer, Machine, Program, answer, by_name, commands, find, is_free, search_of};
 use crate::args::Cli;
 use crate::commands::api::tests::fixture;
 use crate::commands::api::{HostPort, Ports};
@@ -343,6 +345,20 @@ fn lines_of_callers_of_pasta_are_translated() {
 #[test]
 fn lines_of_callers_of_passt_are_translated() {
     check(PASST);
+}
+
+#[test]
+fn a_path_is_free_if_there_is_nothing_or_an_own_socket_that_nobody_listens_at() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("passt_1.socket");
+    assert!(is_free(&path));
+    let listener = UnixListener::bind(&path).expect("a socket");
+    assert!(!is_free(&path), "somebody listens");
+    drop(listener);
+    assert!(is_free(&path));
+    fs::remove_file(&path).expect("a socket");
+    fs::write(&path, "").expect("a file");
+    assert!(!is_free(&path), "a file of somebody");
 }
 
 #[test]

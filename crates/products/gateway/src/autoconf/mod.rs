@@ -28,7 +28,8 @@ mod tests;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AutoconfConfig {
     /// The stack's own address on the link, with the prefix that guests make addresses in; it has
-    /// 64 bits, or guests get the one address that DHCPv6 gives.
+    /// 64 bits, or guests get the one address that DHCPv6 gives. A prefix of 128 bits is that guest's own
+    /// address, and is not advertised.
     pub network: Cidr,
     /// The address that DHCPv6 gives to whoever asks for one: the link's one guest.
     pub guest: Option<Ipv6Addr>,
@@ -67,7 +68,8 @@ impl AutoconfConfig {
             return wrong("they are for IPv6: give an IPv6 network");
         };
         let outside = |guest: &Ipv6Addr| !self.network.contains((*guest).into());
-        if self.guest.as_ref().is_some_and(outside) || self.guest == Some(address) {
+        let alone = self.network.prefix() == 128;
+        if self.guest.as_ref().is_some_and(outside) || (self.guest == Some(address) && !alone) {
             return wrong("the guest's address must be another one of the network");
         }
         if self.network.prefix() != 64 && self.guest.is_none() {

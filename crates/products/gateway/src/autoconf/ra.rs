@@ -36,7 +36,9 @@ pub(super) fn body(config: &AutoconfConfig, mac: [u8; 6], mtu: usize) -> Vec<u8>
     let mut link_mtu = [0; 6];
     link_mtu[2..].copy_from_slice(&(mtu as u32).to_be_bytes());
     option(&mut body, MTU, &link_mtu);
-    option(&mut body, PREFIX, &prefix(config));
+    if config.network.prefix() < 128 {
+        option(&mut body, PREFIX, &prefix(config));
+    }
     let seconds = (RA_LIFETIME.as_secs() as u32).to_be_bytes();
     if !config.dns.is_empty() {
         let mut data = vec![0, 0];

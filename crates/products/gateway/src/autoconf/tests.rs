@@ -221,6 +221,22 @@ fn a_solicitation_is_answered_with_all_that_a_guest_needs() {
 }
 
 #[test]
+fn the_prefix_of_a_guest_that_has_no_neighbours_is_not_advertised() {
+    let network = Cidr::new(GIVEN.into(), 128).unwrap();
+    let config = AutoconfConfig { guest: Some(GIVEN), ..AutoconfConfig::new(network) };
+    let mut link = Link::new(config);
+    let answer = link.ask(&solicitation()).unwrap();
+    let body = &answer[14 + 40 + 4..];
+    // By DHCPv6; options are the link address and the MTU.
+    assert_eq!(body[1], 0xc0);
+    let kinds = NdpOptionsIterator::from_slice(&body[12..]).map(|o| o.unwrap().as_bytes()[0]);
+    assert_eq!(kinds.collect::<Vec<_>>(), [1, 5]);
+    let id = server_id(&link);
+    let (_, options) = link.dhcp(3, &[(1, b"guest"), (2, &id), (3, &[0; 12])]);
+    assert_eq!(given(data(&options, 3).unwrap())[0].0, GIVEN);
+}
+
+#[test]
 fn a_guest_without_an_address_is_answered_through_the_group() {
     let mut link = Link::new(config());
     let answer = link.ask(&solicitation_from(Ipv6Addr::UNSPECIFIED, 255, &[])).unwrap();

@@ -312,7 +312,13 @@ fn with_plain_arguments() -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
     // Names of threads, and of memory.
     let purposes = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA];
     let purpose = |value: i32| one(0, SeccompCmpOp::Eq, value as u64);
-    rules.insert(libc::SYS_prctl, purposes.into_iter().map(purpose).collect::<Result<_, _>>()?);
+    let mut prctl = purposes.into_iter().map(purpose).collect::<Result<Vec<_>, _>>()?;
+    // A process in the background outlives the one that started it, once guests are served.
+    let asked = |arg, value: i32| {
+        SeccompCondition::new(arg, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, value as u64)
+    };
+    prctl.push(SeccompRule::new(vec![asked(0, libc::PR_SET_PDEATHSIG)?, asked(1, 0)?])?);
+    rules.insert(libc::SYS_prctl, prctl);
     // Limits of this process may be read, and not set: the new one is a null pointer.
     let is_null = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![is_null])?]);
