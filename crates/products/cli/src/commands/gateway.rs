@@ -79,7 +79,7 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     background.served()?;
     if let Some(ready) = &mut ready {
         // Who no longer listens has no use for the answer.
-        let _ = ready.write_all(b"1\n");
+        let _ = ready.write_all(b"1");
     }
     drop(ready);
     if let Some(manager) = manager {
