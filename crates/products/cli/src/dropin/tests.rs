@@ -157,7 +157,7 @@ const PASTA: &[(&str, &str)] = &[
              --dns-forward=fd00::3 --tcp-ports=none --udp-ports=none
              --conf-path=/run/.pasta.sock --userns=/proc/4711/ns/user --netns=/run/d/netns",
         "gateway --link=tap --netns=/run/d/netns --userns=/proc/4711/ns/user --tap=tap0
-             --addr=10.0.2.2/24 --guest=10.0.2.100 --addr=fd00::2/64 --addr=fe80::2/64 --guest=fd00::100
+             --addr=10.0.2.2/24 --guest=10.0.2.100 --addr=fd00::2/64 --guest=fd00::100
              --proxy-arp --mtu=65520 --host=10.0.2.2 --host=fd00::2
              --dns-addr=10.0.2.3 --dns-addr=fd00::3 --forward=auto --forward=auto/udp
              --background --api-socket=/run/.pasta.sock",
