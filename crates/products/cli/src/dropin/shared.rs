@@ -592,6 +592,9 @@ impl Shared {
 
     /// Messages, the user, the capture: what `run` and `gateway` have.
     pub(super) fn put_process(&self, words: &mut Words) -> Result<(), Early> {
+        if self.quiet && (self.debug || self.trace) {
+            return Err("--quiet and --debug exclude each other".into());
+        }
         if self.trace {
             words.flag("-vv");
         } else if self.debug {

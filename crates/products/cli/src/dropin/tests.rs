@@ -528,6 +528,7 @@ fn wrong_options_values_and_combinations_are_refused_with_a_reason() {
         ("pasta --userns /x sh", "--userns needs --netns, or a PID"),
         ("pasta --userns /x --netns-only --netns /y", "exclude each other"),
         ("pasta --host-lo-to-ns-lo --no-splice 1", "exclude each other"),
+        ("pasta -q -d 1", "exclude each other"),
         ("pasta --splice-only --no-splice 1", "exclude each other"),
         ("pasta -a 1.2.3 1", "--address 1.2.3: that is no IP address"),
         ("pasta -a 10.0.0.1/33 1", "'33' is no IPv4 mask"),
