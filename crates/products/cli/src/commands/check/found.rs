@@ -65,29 +65,37 @@ pub(super) fn probe(probe: Probe) {
 }
 
 /// What processes that tried something have said: a word and an answer on each line.
-struct Tried(String);
+struct Tried {
+    said: String,
+    /// Why there was no such process.
+    failed: Option<String>,
+}
 
 impl Tried {
     fn new(own: &Path) -> Self {
-        let said = |probe: &str| {
+        let mut tried = Self { said: String::new(), failed: None };
+        for probe in ["namespaces", "files"] {
             let mut tries = Command::new(own);
             tries.args(["check", "--probe", probe]).stdin(Stdio::inherit());
-            tries.output().map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
-        };
-        let said = ["namespaces", "files"].map(|probe| said(probe).unwrap_or_default());
-        Self(said.concat())
+            match tries.output() {
+                Ok(output) => tried.said.push_str(&String::from_utf8_lossy(&output.stdout)),
+                Err(e) => tried.failed = Some(reason(&e)),
+            }
+        }
+        tried
     }
 
     fn said(&self, word: &str) -> Option<&str> {
-        let mut lines = self.0.lines().filter_map(|line| line.split_once(' '));
+        let mut lines = self.said.lines().filter_map(|line| line.split_once(' '));
         lines.find_map(|(first, rest)| (first == word).then_some(rest))
     }
 
     fn answer(&self, word: &str) -> Result<(), String> {
-        match self.said(word) {
-            Some("ok") => Ok(()),
-            Some(why) => Err(why.to_owned()),
-            None => Err("the process that tried it ended early".to_owned()),
+        match (self.said(word), &self.failed) {
+            (Some("ok"), _) => Ok(()),
+            (Some(why), _) => Err(why.to_owned()),
+            (None, Some(why)) => Err(format!("nothing was tried: {why}")),
+            (None, None) => Err("the process that tried it ended early".to_owned()),
         }
     }
 
