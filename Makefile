@@ -44,5 +44,7 @@ fuzz:
 mutants:
 	scripts/mutants
 
+# A release names PACKAGE_MAINTAINER; without it, the packages are for a trial.
 packages:
-	scripts/packages target/packages
+	rm -rf target/packages
+	PACKAGE_TRIAL=$(if $(PACKAGE_MAINTAINER),0,1) scripts/packages target/packages
