@@ -51,11 +51,11 @@ pub(crate) struct GuestOptions {
     #[arg(long)]
     pub(crate) proxy_arp: bool,
 
-    /// Our link address [default: one that follows from the link]
+    /// Our MAC address [default: one that follows from the link]
     #[arg(long, value_name = "MAC", value_parser = link_address)]
     pub(crate) mac: Option<[u8; 6]>,
 
-    /// Link address of the tap's kernel side [default: the kernel's choice]
+    /// MAC address of the tap's kernel side [default: the kernel's choice]
     #[arg(long, value_name = "MAC", value_parser = link_address)]
     pub(crate) tap_mac: Option<[u8; 6]>,
 
@@ -275,7 +275,7 @@ pub(crate) struct GatewayOptions {
     #[arg(long)]
     pub(crate) background: bool,
 
-    /// Write the number of the process that stays to FILE, when guests are served
+    /// Write the PID of the gateway to FILE, when guests are served
     #[arg(long, value_name = "FILE")]
     pub(crate) pid: Option<PathBuf>,
 

@@ -35,7 +35,7 @@ pub(crate) struct NetOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) queues: Option<u8>,
 
-    /// Our link address on `--link vhost-user` [default: one that follows from the socket's path]
+    /// Our MAC address on `--link vhost-user` [default: one that follows from the socket's path]
     #[arg(long, value_name = "MAC", value_parser = link_address)]
     pub(crate) mac: Option<[u8; 6]>,
 

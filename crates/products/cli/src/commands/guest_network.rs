@@ -415,7 +415,7 @@ fn check(ours: Cidr, guest: IpAddr) -> Result<IpAddr, Failure> {
         _ if !ours.contains(guest) && !is_host_route(ours) => {
             failed("it is not in the network of --addr")
         }
-        _ if !is_host(ours, guest) => failed("it is the network's own or its broadcast address"),
+        _ if !is_host(ours, guest) => failed("it is the network or broadcast address"),
         _ => Ok(guest),
     }
 }

@@ -89,7 +89,7 @@ fn unknown(option: &str, command: &Command) -> String {
     let Some(word) = option.strip_prefix("--") else {
         return match option.strip_prefix('-') {
             Some(letters) => format!("invalid option -- '{letters}'"),
-            None => format!("there is no use for '{option}'"),
+            None => format!("unexpected argument '{option}'"),
         };
     };
     let longs = command.get_arguments().filter_map(|arg| arg.get_long());

@@ -95,7 +95,7 @@ impl Options {
         }
         match self.operands.first() {
             Some(word) => {
-                Err(format!("there is no use for '{}'; see passt --help", word.display()).into())
+                Err(format!("unexpected argument '{}'; see passt --help", word.display()).into())
             }
             None => Ok(()),
         }

@@ -69,7 +69,7 @@ pub(super) struct Options {
     #[arg(long)]
     no_copy_addrs: bool,
 
-    /// Link address of the tap in the namespace
+    /// MAC address of the tap in the namespace
     #[arg(long, value_name = "ADDR")]
     ns_mac_addr: Option<String>,
 

@@ -50,7 +50,7 @@ pub(super) struct Shared {
     #[arg(long, value_name = "SIZE")]
     pub(super) log_size: Option<String>,
 
-    /// Whom the process becomes if root started it: UID or LOGIN [default: nobody]
+    /// User to switch to if started as root: UID or LOGIN [default: nobody]
     #[arg(long, value_name = "UID|UID:GID|LOGIN|LOGIN:GROUP")]
     runas: Option<String>,
 
@@ -62,11 +62,11 @@ pub(super) struct Shared {
     #[arg(short, long, value_name = "FILE")]
     pcap: Option<OsString>,
 
-    /// Write the number of the process to FILE when ready
+    /// Write the PID to FILE when ready
     #[arg(short = 'P', long, value_name = "FILE")]
     pub(super) pid: Option<OsString>,
 
-    /// Largest packet: 1280 to 65521; 0: 1500 [default: 65520]
+    /// MTU: 1280 to 65521; 0: 1500 [default: 65520]
     #[arg(short, long, value_name = "MTU")]
     mtu: Option<String>,
 
@@ -78,7 +78,7 @@ pub(super) struct Shared {
     #[arg(short, long, value_name = "MASK")]
     netmask: Option<String>,
 
-    /// Our link address
+    /// Our MAC address
     #[arg(short = 'M', long, value_name = "ADDR")]
     mac_addr: Option<String>,
 
@@ -106,11 +106,11 @@ pub(super) struct Shared {
     #[arg(short = 'D', long, value_name = "ADDR")]
     dns: Vec<String>,
 
-    /// Address of a name server that asks those of this machine; once for IPv4, once for IPv6
+    /// Address at which ours forwards to the host's resolvers; once for IPv4, once for IPv6
     #[arg(long, value_name = "ADDR")]
     dns_forward: Vec<String>,
 
-    /// Whom that name server asks
+    /// Resolver to which --dns-forward forwards
     #[arg(long, value_name = "ADDR")]
     dns_host: Vec<String>,
 
@@ -341,7 +341,7 @@ impl Shared {
         })?;
         if own == guest || !network.contains(own) {
             return Err(format!(
-                "--gateway {own} is no other address in the network of --address {guest}/{prefix}"
+                "--gateway {own} must be another address in the network of --address {guest}/{prefix}"
             )
             .into());
         }
@@ -657,7 +657,7 @@ pub(super) fn specs(option: &str, given: &[String], default: &str) -> Result<Vec
 }
 
 fn ip(option: &str, text: &str) -> Result<IpAddr, Early> {
-    text.parse().map_err(|_| format!("{option} {text}: that is no IP address").into())
+    text.parse().map_err(|_| format!("{option} {text}: not an IP address").into())
 }
 
 /// The last address of an IP version.
@@ -687,7 +687,7 @@ fn named(option: &str, texts: &[String]) -> Result<(Vec<IpAddr>, bool), Early> {
 fn interface(option: &str, name: Option<&str>) -> Result<(), Early> {
     match name {
         Some(name) if name.is_empty() || name.len() > 15 || name.contains(['/', ' ']) => {
-            Err(format!("{option} {name}: that is no name of an interface").into())
+            Err(format!("{option} {name}: not the name of an interface").into())
         }
         _ => Ok(()),
     }

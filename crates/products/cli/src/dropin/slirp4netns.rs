@@ -36,7 +36,7 @@ pub(super) struct Options {
     #[arg(short, long, value_name = "FD")]
     ready_fd: Option<String>,
 
-    /// Largest packet: 1280 to 65521 [default: 1500]
+    /// MTU: 1280 to 65521 [default: 1500]
     #[arg(short, long, value_name = "MTU")]
     mtu: Option<String>,
 
@@ -84,7 +84,7 @@ pub(super) struct Options {
     #[arg(long)]
     disable_dns: bool,
 
-    /// Link address of the tap, with -c
+    /// MAC address of the tap, with -c
     #[arg(long, value_name = "MAC")]
     macaddress: Option<String>,
 

@@ -1,4 +1,4 @@
-//! `pagewire check`: what this system has and lacks. [`found`] looks, [`report`] judges.
+//! `pagewire check`: what this system has, and what is missing. [`found`] looks, [`report`] judges.
 
 mod found;
 mod report;

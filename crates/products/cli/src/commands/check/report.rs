@@ -57,7 +57,7 @@ enum Level {
     /// Something that not every use needs is missing.
     Note,
     /// What `run` and `gateway` need is missing.
-    Lacks,
+    Missing,
 }
 
 /// A line of the report.
@@ -73,9 +73,9 @@ impl Display for Line {
         let level = match self.level {
             Level::Ok => "ok",
             Level::Note => "note",
-            Level::Lacks => "lacks",
+            Level::Missing => "missing",
         };
-        write!(f, "{level:<6} {:<19} {}", self.what, self.text)
+        write!(f, "{level:<7} {:<19} {}", self.what, self.text)
     }
 }
 
@@ -107,7 +107,7 @@ pub(super) fn lines(found: &Findings) -> Vec<Line> {
     lines.extend(found.names.iter().map(name));
     lines.push(match &found.run {
         Ok(()) => line(Level::Ok, "pagewire run", "a program ran in a network of its own"),
-        Err(why) => line(Level::Lacks, "pagewire run", why.clone()),
+        Err(why) => line(Level::Missing, "pagewire run", why.clone()),
     });
     lines.push(gateway(found));
     lines
@@ -119,7 +119,7 @@ fn kernel(found: &Findings) -> Line {
     let kernel = &found.kernel;
     match version {
         _ if version < SANDBOX => {
-            line(Level::Lacks, "kernel", format!("{kernel}: take Linux 5.13 or later"))
+            line(Level::Missing, "kernel", format!("{kernel}: take Linux 5.13 or later"))
         }
         _ if version < WHOLE_SANDBOX => line(
             Level::Note,
@@ -137,7 +137,7 @@ fn tun(found: &Findings) -> Line {
             let what = format!(
                 "{why}: modprobe tun, and chmod 0666 /dev/net/tun; in a container --device /dev/net/tun"
             );
-            line(Level::Lacks, "/dev/net/tun", what)
+            line(Level::Missing, "/dev/net/tun", what)
         }
     }
 }
@@ -145,16 +145,16 @@ fn tun(found: &Findings) -> Line {
 fn users(found: &Findings) -> Line {
     let what = "user namespaces";
     let Err(why) = &found.users else { return line(Level::Ok, what, "one was made") };
-    line(Level::Lacks, what, format!("{why}: {}", forbidden_by(&found.settings, false)))
+    line(Level::Missing, what, format!("{why}: {}", forbidden_by(&found.settings, false)))
 }
 
 fn networks(found: &Findings) -> Line {
     let what = "network namespaces";
     match (&found.networks, &found.users) {
         (Ok(()), _) => line(Level::Ok, what, "one was made"),
-        (Err(_), Err(_)) => line(Level::Lacks, what, "need a user namespace"),
+        (Err(_), Err(_)) => line(Level::Missing, what, "need a user namespace"),
         (Err(why), Ok(())) => {
-            line(Level::Lacks, what, format!("{why}: {}", forbidden_by(&found.settings, true)))
+            line(Level::Missing, what, format!("{why}: {}", forbidden_by(&found.settings, true)))
         }
     }
 }
@@ -180,7 +180,7 @@ fn apparmor(found: &Findings) -> Line {
         None => line(Level::Ok, "AppArmor", "there is none"),
         Some(profile) if profile == "unconfined" && restricts && found.networks.is_err() => {
             let todo = "no profile for this file: apparmor_parser -r /etc/apparmor.d/pagewire";
-            line(Level::Lacks, "AppArmor", todo)
+            line(Level::Missing, "AppArmor", todo)
         }
         Some(profile) => line(Level::Ok, "AppArmor", format!("profile {profile}")),
     }
@@ -317,7 +317,7 @@ mod tests {
         found.tun = Err("Permission denied".to_owned());
         assert!(about(&found, "/dev/net/tun").contains("chmod 0666 /dev/net/tun"));
         found.run = refused();
-        assert!(about(&found, "pagewire run").starts_with("lacks"));
+        assert!(about(&found, "pagewire run").starts_with("missing"));
         assert!(about(&found, "pagewire gateway").contains("by socket only"));
         found.landlock = Err("this kernel has none".to_owned());
         assert!(about(&found, "Landlock").contains("boot with lsm=landlock"));
@@ -354,12 +354,12 @@ mod tests {
     #[test]
     fn an_old_kernel_is_told_apart_from_one_with_a_part_of_the_sandbox() {
         for (kernel, level) in [
-            ("5.10.0-28-amd64", "lacks"),
+            ("5.10.0-28-amd64", "missing"),
             ("5.13", "note"),
             ("6.1.0-18-amd64", "note"),
             ("6.12-rc1", "ok"),
             ("7.0.1", "ok"),
-            ("strange", "lacks"),
+            ("strange", "missing"),
         ] {
             let found = Findings { kernel: kernel.to_owned(), ..complete() };
             assert!(about(&found, "kernel").starts_with(level), "{}", about(&found, "kernel"));
