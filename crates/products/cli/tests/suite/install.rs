@@ -91,18 +91,23 @@ fn the_profile_of_apparmor_is_understood() {
 }
 
 #[test]
-fn the_service_is_understood() {
+fn the_services_of_the_system_and_of_a_user_are_understood() {
     if !can(&[Need::Program("systemd-analyze")]) {
         return;
     }
-    let name = "pagewire-gateway@.service";
-    let unit = fs::read_to_string(packaging(name)).expect("the unit");
-    let place = tempfile::tempdir().expect("a directory");
-    let file = place.path().join(name);
-    fs::write(&file, unit.replace("/usr/bin/pagewire", PAGEWIRE)).expect("written");
-    let mut verify = Command::new("systemd-analyze");
-    let output = verify.args(["verify", "--man=no"]).arg(&file).output().expect("systemd-analyze");
-    assert!(output.status.success() && said(&output).is_empty(), "{}", said(&output));
+    for (manager, dir) in [("--system", "."), ("--user", "user")] {
+        let name = "pagewire-gateway@.service";
+        let unit = fs::read_to_string(packaging(dir).join(name)).expect("the unit");
+        let place = tempfile::tempdir().expect("a directory");
+        let file = place.path().join(name);
+        fs::write(&file, unit.replace("/usr/bin/pagewire", PAGEWIRE)).expect("written");
+        let mut verify = Command::new("systemd-analyze");
+        verify.args(["verify", manager, "--man=no"]).arg(&file);
+        verify.env("XDG_RUNTIME_DIR", place.path());
+        let output = verify.output().expect("systemd-analyze");
+        let said = said(&output);
+        assert!(output.status.success() && said.is_empty(), "{manager}: {said}");
+    }
 }
 
 #[test]
@@ -111,7 +116,9 @@ fn the_service_manager_is_told_when_guests_are_served() {
     let (notify, link) = (place.path().join("notify"), place.path().join("link"));
     let manager = UnixDatagram::bind(&notify).expect("bound");
     let mut gateway = Command::new(PAGEWIRE);
-    gateway.args(["gateway", "--link", "stream", "--control", "none", "--socket"]).arg(&link);
+    gateway
+        .args(["gateway", "--notify", "--link", "stream", "--control", "none", "--socket"])
+        .arg(&link);
     gateway.env("NOTIFY_SOCKET", &notify).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = gateway.spawn().expect("it starts");
     let lines = BufReader::new(child.stdout.take().expect("piped"));
