@@ -161,7 +161,7 @@ pub(crate) enum Command {
     #[command(after_long_help = pagewire_bench::EXAMPLES)]
     Bench(BenchOptions),
     #[cfg(feature = "full")]
-    /// Say what `run` and `gateway` find on this system, what is missing, and how to fix it.
+    /// Say what `run` and `gateway` need, what is missing, and how to fix it.
     ///
     /// Namespaces, the tap device and the sandbox are tried out, in processes that end at once.
     #[command(after_long_help = system::CHECK_EXAMPLES)]

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_that_has_all_lacks_nothing() {
+    fn on_a_system_that_has_all_nothing_is_missing() {
         for line in lines(&complete()) {
             assert_eq!(line.level, Level::Ok, "{line}");
         }
