@@ -112,12 +112,12 @@ impl DhcpConfig {
         }
         // RFC 3021: both addresses of a prefix of 31 bits are hosts'. One of 32 bits is a host's own.
         let has_edges = self.prefix <= 30;
-        let one_client = first == last;
+        let several = first < last;
         let edge = has_edges && (first <= network || last >= broadcast);
         if edge || last > broadcast || self.prefix > 32 {
             return wrong(NOT_FOR_HOSTS);
         }
-        if !one_client && !(has_edges && self.is_around(self.server)) {
+        if several && (!has_edges || !self.is_around(self.server)) {
             return wrong("several clients need a network with the server's address");
         }
         if (last - first) as usize >= DHCP_MAX_LEASES {
