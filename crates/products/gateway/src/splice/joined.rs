@@ -12,6 +12,7 @@ use rustix::pipe::{SpliceFlags, splice};
 
 use super::pipes::{Pipe, Pipes};
 use crate::limits::{DELIVERY, SPLICE_TURN};
+use crate::request::How;
 
 /// One of the two sockets.
 pub(super) struct Side {
@@ -37,6 +38,8 @@ struct Way {
     ended: bool,
     /// The end was passed on, or nobody wants it.
     over: bool,
+    /// All of it was passed on, with its end.
+    whole: bool,
     moved: u64,
 }
 
@@ -219,7 +222,7 @@ impl Joined {
                 continue;
             }
             if way.ended {
-                way.over = true;
+                (way.over, way.whole) = (true, true);
                 // A socket that is gone reports that itself.
                 let _ = shutdown(&sink.socket, Shutdown::Write);
                 break Passed::All;
@@ -273,12 +276,15 @@ impl Joined {
     }
 
     /// Takes the connection apart: gives its pipes back, and resets both sockets unless it has finished.
-    pub(super) fn end(self, finished: bool, pipes: &mut Pipes) {
-        for pipe in self.ways.into_iter().filter_map(|way| way.pipe) {
-            pipes.discard(pipe);
-        }
-        if !finished {
-            self.sides.iter().for_each(|side| reset_on_drop(&side.socket));
+    pub(super) fn end(self, how: How, pipes: &mut Pipes) {
+        let [there, back] = self.ways;
+        let [client, far] = self.sides;
+        for (way, sink) in [(there, far), (back, client)] {
+            // The kernel still delivers a stream that has ended, so that socket is only closed.
+            if how != How::Finished && !(how == How::Removed && way.whole) {
+                reset_on_drop(&sink.socket);
+            }
+            way.pipe.into_iter().for_each(|pipe| pipes.discard(pipe));
         }
     }
 }

@@ -468,7 +468,7 @@ impl Worker {
         match state {
             State::Joined(joined) => {
                 moved = joined.moved();
-                joined.end(how == How::Finished, &mut self.pipes);
+                joined.end(how, &mut self.pipes);
             }
             State::Connecting { client, far, .. } => {
                 reset_on_drop(&client.socket);

@@ -364,6 +364,20 @@ fn the_end_of_the_guest_resets_its_connections() {
 }
 
 #[test]
+fn what_a_guest_has_sent_is_delivered_after_its_end() {
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    let (listener, at) = published(&netns, &world);
+    let (client, mut served) = joined(&listener, at);
+    // The client reads none of it yet, and leaves its own stream open.
+    served.write_all(&pattern(1 << 20)).unwrap();
+    drop(served);
+    let World { guest, .. } = world;
+    assert!(guest.finish(Duration::ZERO, PATIENCE));
+    drop(guest);
+    assert!(rest(&client) == pattern(1 << 20));
+}
+
+#[test]
 fn a_silent_connection_is_reset_after_its_time() {
     let limit = Duration::from_millis(100);
     let Some((netns, _, world)) = both(|config| config.idle(Some(limit))) else { return };
