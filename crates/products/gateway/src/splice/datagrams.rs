@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, connect, recvfrom, send, sendto};
 use slab::Slab;
 
-use super::{Far, Shared, add};
+use super::{Datagram, Far, Shared, add};
 use crate::context::DescriptorShare;
 use crate::limits::{UDP_BURST, UDP_IDLE, UDP_LEAST, UDP_LONGEST, UDP_PEERS};
 use crate::request::{Ask, Direction, How, Journal, Record, Verdict};
@@ -156,16 +156,20 @@ impl Datagrams {
     /// Passes on what a client has sent to a port that another thread reads.
     pub(super) fn pass_diverted(
         &mut self,
-        (guest, from): (SocketAddr, SocketAddr),
-        bytes: &[u8],
+        Datagram { guest, from, bytes, segment }: &Datagram,
         now: Instant,
         sockets: &impl Sockets,
         next_serial: &mut u32,
     ) {
-        let is_it = |this: &DatagramPort| !this.reads && this.ask.to == guest;
+        let is_it = |this: &DatagramPort| !this.reads && this.ask.to == *guest;
         let port = self.ports.iter().find(|(_, port)| is_it(&port.this)).map(|(at, _)| at);
-        if let Some(port) = port {
-            self.pass_on(port, from, bytes, now, sockets, next_serial);
+        let Some(port) = port else { return };
+        let size = segment.map_or(bytes.len(), usize::from).max(1);
+        if bytes.is_empty() {
+            self.pass_on(port, *from, bytes, now, sockets, next_serial);
+        }
+        for one in bytes.chunks(size) {
+            self.pass_on(port, *from, one, now, sockets, next_serial);
         }
     }
 

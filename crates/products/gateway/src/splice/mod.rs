@@ -19,7 +19,7 @@ mod worker;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,13 +27,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::{RecvFlags, recvfrom};
 
 use crate::context::DescriptorShare;
 use crate::counters::Counters;
-use crate::limits::{DIVERTED, SPLICE_DESCRIPTORS, UDP_BURST, UDP_LONGEST};
+use crate::limits::{DIVERTED, SPLICE_DESCRIPTORS, UDP_LONGEST};
 use crate::netns::NsSockets;
 use crate::request::{Ask, Journal};
+use crate::sys::datagrams::Received;
 pub(crate) use datagrams::DatagramPort;
 pub(crate) use follow::{Follow, Follower, Listens, OwnPorts, PortChange, listen_inside};
 pub(crate) use forward::{Except, Ports as ForwardPorts};
@@ -57,52 +57,53 @@ enum Job {
     Pass(Datagram),
 }
 
-/// A datagram of a client of a published port, which is for the namespace's loopback.
+/// A datagram of a client of a published port, or several of one size, for the namespace's loopback.
 struct Datagram {
     guest: SocketAddr,
     from: SocketAddr,
     bytes: Vec<u8>,
+    /// With several: bytes of each but the last.
+    segment: Option<u16>,
 }
 
 /// Bytes of a waiting datagram beside its payload, about.
 const DATAGRAM_COST: usize = 128;
 
-/// Takes datagrams from published sockets that relays read, if their clients come over this machine's loopback.
-#[derive(Clone)]
+/// Takes datagrams that came to a published port over this machine's loopback, which are for the namespace's.
 pub(crate) struct Diverter {
     jobs: Sender<Job>,
     wake: Arc<OwnedFd>,
     shared: Arc<Shared>,
+    room: Vec<u8>,
 }
 
 impl Diverter {
-    /// Takes what is first in the socket's queue, as long as it is from such a client.
-    pub(crate) fn take(&self, socket: BorrowedFd<'_>, guest: SocketAddr) {
-        let (mut nothing, mut bytes) = ([0_u8; 0], Vec::new());
-        for _ in 0..UDP_BURST {
-            let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-            let Ok((_, _, Some(from))) = recvfrom(socket, &mut nothing[..], peek) else { return };
-            let Ok(from) = SocketAddr::try_from(from) else { return };
-            if !from.ip().to_canonical().is_loopback() {
-                return;
-            }
-            bytes.resize(UDP_LONGEST, 0);
-            let Ok((n, _, Some(now_from))) = recvfrom(socket, &mut bytes[..], RecvFlags::DONTWAIT)
-            else {
-                return;
-            };
-            // Nobody else reads the socket.
-            let Ok(from) = SocketAddr::try_from(now_from) else { return };
-            let cost = n + DATAGRAM_COST;
-            if self.shared.waiting.fetch_add(cost, Ordering::Relaxed) > DIVERTED {
-                self.shared.waiting.fetch_sub(cost, Ordering::Relaxed);
-                add(&self.shared.counts.datagrams_lost, 1);
-                continue;
-            }
-            let bytes = bytes.get(..n).unwrap_or_default().to_vec();
-            let _ = self.jobs.send(Job::Pass(Datagram { guest, from, bytes }));
-            let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+    /// Memory for what one call receives.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        &mut self.room
+    }
+
+    /// What was received into it.
+    pub(crate) fn received(&self, received: &Received) -> &[u8] {
+        self.room.get(..received.len).unwrap_or_default()
+    }
+
+    /// Takes what was received for the guest's address, if its client is such a one. Returns whether it is.
+    pub(crate) fn take(&self, guest: SocketAddr, received: &Received) -> bool {
+        let Received { from, segment, .. } = *received;
+        if !from.ip().to_canonical().is_loopback() {
+            return false;
         }
+        let bytes = self.received(received).to_vec();
+        let cost = bytes.len() + DATAGRAM_COST;
+        if self.shared.waiting.fetch_add(cost, Ordering::Relaxed) > DIVERTED {
+            self.shared.waiting.fetch_sub(cost, Ordering::Relaxed);
+            add(&self.shared.counts.datagrams_lost, 1);
+            return true;
+        }
+        let _ = self.jobs.send(Job::Pass(Datagram { guest, from, bytes, segment }));
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+        true
     }
 }
 
@@ -220,7 +221,7 @@ impl Splicer {
 
     pub(crate) fn diverter(&self) -> Diverter {
         let (wake, shared) = (Arc::clone(&self.wake), Arc::clone(&self.shared));
-        Diverter { jobs: self.jobs.clone(), wake, shared }
+        Diverter { jobs: self.jobs.clone(), wake, shared, room: vec![0; UDP_LONGEST] }
     }
 
     /// Serves a socket for datagrams.

@@ -20,7 +20,7 @@ use slab::Slab;
 use super::datagrams::{Datagrams, Left, Sockets};
 use super::joined::{Joined, Side, Step, peer_of, reset_on_drop};
 use super::pipes::Pipes;
-use super::{DATAGRAM_COST, Datagram, Far, FlowSettings, Job, Join, Shared, add};
+use super::{DATAGRAM_COST, Far, FlowSettings, Job, Join, Shared, add};
 use crate::limits::{DIAL_RETRY, POLL_EVENTS, SWEEP, UDP_SWEEP};
 use crate::netns::NsSockets;
 use crate::request::{Ask, Direction, How, Journal, Protocol, Record};
@@ -254,10 +254,10 @@ impl Worker {
                 }
                 Ok(Job::Close(far, port)) => self.datagrams.close(far, port),
                 Ok(Job::Pass(datagram)) => {
-                    let Datagram { guest, from, bytes } = datagram;
-                    self.shared.waiting.fetch_sub(bytes.len() + DATAGRAM_COST, Ordering::Relaxed);
+                    let cost = datagram.bytes.len() + DATAGRAM_COST;
+                    self.shared.waiting.fetch_sub(cost, Ordering::Relaxed);
                     let (now, last) = (Instant::now(), &mut self.last_serial);
-                    self.datagrams.pass_diverted((guest, from), &bytes, now, &self.makes, last);
+                    self.datagrams.pass_diverted(&datagram, now, &self.makes, last);
                 }
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => return,
             }

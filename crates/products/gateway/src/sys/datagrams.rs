@@ -107,9 +107,24 @@ pub(crate) fn receive(
     head: &mut [u8],
     spare: &mut Spare<'_>,
 ) -> io::Result<Received> {
+    let received = receive_parts(fd, head, Some(spare))?;
+    Ok(Received { len: received.len.saturating_sub(head.len()), ..received })
+}
+
+/// Receives a datagram, or several of one size, into memory of this process.
+pub(crate) fn receive_into(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<Received> {
+    receive_parts(fd, room, None)
+}
+
+/// Receives a datagram. The length is that of all parts.
+fn receive_parts(
+    fd: BorrowedFd<'_>,
+    head: &mut [u8],
+    spare: Option<&mut Spare<'_>>,
+) -> io::Result<Received> {
     let mut pieces = Pieces::new();
     pieces.push(head.as_mut_ptr(), head.len());
-    for (at, len) in spare.runs() {
+    for (at, len) in spare.iter().flat_map(|spare| spare.runs()) {
         pieces.push(at.as_ptr(), len);
     }
     let (mut name, mut control) = (Name::room(), Control::new());
@@ -130,7 +145,7 @@ pub(crate) fn receive(
     });
     let from = name.address().ok_or(io::ErrorKind::InvalidData)?;
     let cut = message.msg_flags & libc::MSG_TRUNC != 0;
-    Ok(Received { len: n.saturating_sub(head.len()), from, segment, cut })
+    Ok(Received { len: n, from, segment, cut })
 }
 
 /// Takes the oldest entry of the error queue; `None`: it is empty.

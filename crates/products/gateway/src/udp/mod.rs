@@ -12,7 +12,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use pagewire::memory::{CopyReason, Frag, FragVec};
+use pagewire::memory::{CopyLedger, CopyReason, Frag, FragVec};
 use pagewire::services::{
     Error, Flow, Instant, Message, RecvFlags, SocketId, Stack, UdpId, UdpMessage, Unreachable,
 };
@@ -350,14 +350,10 @@ impl Udp {
         let Some(endpoint) = self.endpoints.get_mut(at as usize) else { return };
         let mut read = ReceiveStep::More;
         for _ in 0..UDP_BURST {
-            if endpoint.is_published()
-                && let Some(divert) = &self.divert
-            {
-                divert.take(endpoint.socket.as_fd(), endpoint.guest);
-            }
             let (full, before) = (self.counts.new_clients >= UDP_ASKING_IN_ALL, endpoint.counts());
             let mut admit = || self.clients.take(now).is_ok().then_some(full);
-            read = receive_one(now, stack, (self.socket, endpoint), &mut admit, context);
+            let divert = self.divert.as_mut().filter(|_| endpoint.is_published());
+            read = receive_one(now, stack, (self.socket, endpoint, divert), &mut admit, context);
             self.counts.replace(before, endpoint.counts());
             if read != ReceiveStep::More {
                 break;
@@ -440,15 +436,30 @@ impl Udp {
 fn receive_one(
     now: Instant,
     stack: &mut Stack,
-    (socket, endpoint): (UdpId, &mut Endpoint),
+    (socket, endpoint, mut divert): (UdpId, &mut Endpoint, Option<&mut Diverter>),
     admit: &mut impl FnMut() -> Option<bool>,
     context: &mut Context,
 ) -> ReceiveStep {
     let Ok(mut udp) = stack.udp(socket) else { return ReceiveStep::Dry };
-    let (mut got, mut is_known) = (None, false);
+    let (mut got, mut is_known, mut is_diverted) = (None, false, false);
+    let mut copied = CopyLedger::new();
     let filled = udp.fill(now, UDP_LONGEST, |spare| {
-        let result = got.insert(datagrams::receive(endpoint.socket.as_fd(), &mut [], spare));
+        let fd = endpoint.socket.as_fd();
+        let result = got.insert(match &mut divert {
+            Some(divert) => datagrams::receive_into(fd, divert.room()),
+            None => datagrams::receive(fd, &mut [], spare),
+        });
         let received = result.as_ref().ok().filter(|received| !received.cut)?;
+        if let Some(divert) = &divert {
+            if divert.take(endpoint.guest, received) {
+                is_diverted = true;
+                return None;
+            }
+            let bytes = divert.received(received);
+            if spare.put(bytes, &mut copied, CopyReason::AppWrite) < bytes.len() {
+                return None;
+            }
+        }
         if endpoint.is_new_client(received.from) {
             // Clients beyond the rate of new ones are filtered as strangers are.
             add_client(now, endpoint, received.from, admit()?, context);
@@ -460,8 +471,10 @@ fn receive_one(
         let target = UdpTarget { remote, segment, source: Some(source), ..UdpTarget::default() };
         Some((received.len, target))
     });
+    stack.ledger_mut().add(&copied);
     let counters = &mut context.counters;
     match (got, filled) {
+        _ if is_diverted => ReceiveStep::More,
         (None, Err(Error::NoBuffers | Error::WouldBlock)) => ReceiveStep::NoPages,
         (None, _) => ReceiveStep::Dry,
         (Some(Err(error)), _) => match error.kind() {

@@ -23,7 +23,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::helper::helper;
-use crate::support::{PATIENCE, World, eventually, pattern, rest, world_with};
+use crate::support::{PATIENCE, World, eventually, far, pattern, rest, world, world_with};
 
 const LOCALHOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
@@ -665,6 +665,52 @@ fn datagrams_reach_the_namespaces_loopback_and_their_answers_the_client() {
         assert_eq!(journal.ends(), [How::Removed; 3]);
         let verdicts = journal.all().into_iter().filter(|record| kind(record) == "verdict").count();
         assert_eq!(verdicts, 3);
+    });
+}
+
+#[test]
+fn datagrams_that_a_client_sends_together_arrive_one_by_one() {
+    alone(|| {
+        let Some((netns, _, world)) = both(|config| config) else { return };
+        let service = netns.inside(|| UdpSocket::bind("127.0.0.1:53").unwrap());
+        service.set_read_timeout(Some(PATIENCE)).unwrap();
+        publish(&world, "1053:53/udp");
+        // The gateway of this client sends its datagrams to the kernel as one message.
+        let sender = self::world();
+        let client = sender.inside.udp("10.0.2.15:0").unwrap();
+        client.set_segment_size(100).unwrap();
+        client.send_to(&pattern(1050), far(1053)).unwrap();
+        let mut room = [0; 2000];
+        for part in pattern(1050).chunks(100) {
+            let n = service.recv(&mut room).unwrap();
+            assert!(room[..n] == *part, "{n}");
+        }
+    });
+}
+
+#[test]
+fn no_datagram_of_a_fast_client_goes_astray() {
+    alone(|| {
+        let Some((netns, _, world)) = both(|config| config) else { return };
+        let service = netns.inside(|| UdpSocket::bind("127.0.0.1:53").unwrap());
+        service.set_nonblocking(true).unwrap();
+        publish(&world, "1053:53/udp");
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        // A program at the guest's address would take what is not for it.
+        let other = world.inside.udp("10.0.2.15:53").unwrap();
+        other.set_nonblocking(true).unwrap();
+        let mut room = [0; 8];
+        for _ in 0..400 {
+            for _ in 0..50 {
+                client.send_to(b"x", "127.0.0.1:1053").unwrap();
+            }
+            while service.recv(&mut room).is_ok() {}
+        }
+        eventually(|| {
+            client.send_to(b"last", "127.0.0.1:1053").unwrap();
+            service.recv(&mut room).is_ok_and(|n| n == 4)
+        });
+        assert_eq!(other.recv(&mut room).expect_err("nothing").kind(), ErrorKind::WouldBlock);
     });
 }
 
