@@ -186,6 +186,9 @@ impl Relay {
             self.flows.len() + self.context.dns.descriptors() + self.spliced_descriptors();
         self.udp.turn(now, stack, &mut self.context);
         self.echo.turn(now, stack, &mut self.context);
+        if let Some(loopback) = &self.setup.loopback {
+            loopback.splicer().note_others(self.own_descriptors());
+        }
         self.context.note_denial_sum(now, false);
         self.setup.closer.close(&mut self.closing);
     }
@@ -381,10 +384,12 @@ impl Relay {
 
     /// Whether this guest may have another descriptor.
     fn may_open(&self) -> bool {
-        let connections =
-            self.flows.len() + self.context.dns.descriptors() + self.spliced_descriptors();
-        let used = connections + self.udp.len() + self.echo.len();
-        used < self.context.share.per_guest()
+        self.own_descriptors() + self.spliced_descriptors() < self.context.share.per_guest()
+    }
+
+    /// Number of descriptors of this guest but for those of the splicer.
+    fn own_descriptors(&self) -> usize {
+        self.flows.len() + self.context.dns.descriptors() + self.udp.len() + self.echo.len()
     }
 
     pub(crate) fn dns_counters(&self) -> DnsCounters {

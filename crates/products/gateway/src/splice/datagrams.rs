@@ -1,6 +1,6 @@
 //! [`Datagrams`]: ports for datagrams, each of whose clients has a socket of its own on the other side.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -8,13 +8,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use pagewire::services::Instant as Time;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, connect, recvfrom, send, sendto};
 use slab::Slab;
 
 use super::{Datagram, Far, Shared, add};
 use crate::context::DescriptorShare;
-use crate::limits::{UDP_BURST, UDP_IDLE, UDP_LEAST, UDP_LONGEST, UDP_PEERS};
+use crate::limits::{
+    DESTINATIONS_BURST, DESTINATIONS_PER_SECOND, UDP_BURST, UDP_CLIENTS_BURST,
+    UDP_CLIENTS_PER_SECOND, UDP_DNS, UDP_IDLE, UDP_LEAST, UDP_LONGEST, UDP_PEERS, UDP_SWEEP,
+};
+use crate::rate::Rate;
 use crate::request::{Ask, Direction, How, Journal, Record, Verdict};
 
 /// A socket whose clients are served.
@@ -31,6 +36,9 @@ pub(crate) struct DatagramPort {
     pub(crate) ask: Ask,
 }
 
+/// Stale entries that a queue keeps, beside as many as there are others, before it is packed.
+const STALE: usize = 64;
+
 /// What the thread has for datagrams.
 pub(super) struct Datagrams {
     ports: Slab<Port>,
@@ -41,12 +49,21 @@ pub(super) struct Datagrams {
     shared: Arc<Shared>,
     journal: Option<Arc<dyn Journal>>,
     room: Vec<u8>,
+    /// The rates of new clients, of the guest and of published ports, and the begin of their time.
+    rates: [Rate; 2],
+    began: Instant,
 }
 
 struct Port {
     serial: u32,
     this: DatagramPort,
     clients: usize,
+    /// Clients that make room for others, the oldest first: those of a resolver that have their answer, and those that
+    /// nobody has answered. Entries may be stale.
+    served: VecDeque<(usize, u32)>,
+    unanswered: VecDeque<(usize, u32)>,
+    /// Until this time no other client can make room.
+    evict_at: Option<Instant>,
 }
 
 struct Client {
@@ -61,8 +78,20 @@ struct Client {
     ask: Ask,
     began: Instant,
     active_at: Instant,
+    was_answered: bool,
+    /// It has asked since the last answer.
+    asks: bool,
+    /// It is in the queue of those that were served.
+    is_queued: bool,
     /// Bytes from the client, and to it.
     bytes: [u64; 2],
+}
+
+impl Client {
+    /// Whether it is a resolver's client that has its answer.
+    fn is_served(&self) -> bool {
+        self.to.port() == crate::dns::PORT && self.was_answered && !self.asks
+    }
 }
 
 /// Makes sockets on the side of a flow's destination, and watches them.
@@ -87,8 +116,12 @@ impl Datagrams {
         journal: Option<Arc<dyn Journal>>,
     ) -> Self {
         let (ports, clients, by_address) = (Slab::new(), Slab::new(), HashMap::new());
-        let room = vec![0; UDP_LONGEST];
-        Self { ports, clients, by_address, share, flows, shared, journal, room }
+        let (room, began) = (vec![0; UDP_LONGEST], Instant::now());
+        let rates = [
+            Rate::new(DESTINATIONS_PER_SECOND, DESTINATIONS_BURST),
+            Rate::new(UDP_CLIENTS_PER_SECOND, UDP_CLIENTS_BURST),
+        ];
+        Self { ports, clients, by_address, share, flows, shared, journal, room, rates, began }
     }
 
     /// Serves a port from now on. Returns its slot.
@@ -104,7 +137,9 @@ impl Datagrams {
             return None;
         }
         self.shared.datagrams.fetch_add(1, Ordering::Relaxed);
-        Some(self.ports.insert(Port { serial, this, clients: 0 }))
+        let (served, unanswered) = (VecDeque::new(), VecDeque::new());
+        let port = Port { serial, this, clients: 0, served, unanswered, evict_at: None };
+        Some(self.ports.insert(port))
     }
 
     /// Serves a port no more.
@@ -187,7 +222,14 @@ impl Datagrams {
             Some(at) => at,
             None => match self.open(port, from, now, sockets, next_serial) {
                 Ok(at) => at,
-                Err(_) => return add(&self.shared.counts.exhausted, 1),
+                Err(NoClient::Rate(Direction::Out)) => {
+                    return add(&self.shared.counts.destinations_refused, 1);
+                }
+                // As strangers are.
+                Err(NoClient::Rate(Direction::In)) => {
+                    return add(&self.shared.counts.datagrams_filtered, 1);
+                }
+                Err(NoClient::Full) => return add(&self.shared.counts.exhausted, 1),
             },
         };
         let Some(client) = self.clients.get_mut(at) else { return };
@@ -208,7 +250,7 @@ impl Datagrams {
                 sent = send(&client.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             }
         }
-        client.active_at = now;
+        (client.active_at, client.asks) = (now, true);
         let is_out = client.ask.direction == Direction::Out;
         match sent {
             Ok(n) => {
@@ -219,7 +261,7 @@ impl Datagrams {
         }
     }
 
-    /// Opens a client's socket, where need be in the place of the one that was silent for the longest time.
+    /// Opens a client's socket, where need be in the place of another.
     fn open(
         &mut self,
         port: usize,
@@ -227,47 +269,89 @@ impl Datagrams {
         now: Instant,
         sockets: &impl Sockets,
         next_serial: &mut u32,
-    ) -> io::Result<usize> {
-        let of_port = self.ports.get(port).map_or(0, |port| port.clients);
-        let all = self.shared.descriptors() + 1;
-        if of_port >= UDP_PEERS || all >= self.share.per_guest() {
-            self.evict(port, now).ok_or(io::ErrorKind::QuotaExceeded)?;
+    ) -> Result<usize, NoClient> {
+        let Some(Port { this, clients, .. }) = self.ports.get(port) else {
+            return Err(NoClient::Full);
+        };
+        let direction = this.ask.direction;
+        let time = Time::from_nanos(now.saturating_duration_since(self.began).as_nanos() as u64);
+        let [out, inward] = &mut self.rates;
+        let rate = if direction == Direction::Out { out } else { inward };
+        rate.take(time).map_err(|_| NoClient::Rate(direction))?;
+        let is_full = self.shared.all_descriptors() >= self.share.per_guest();
+        if (*clients >= UDP_PEERS || is_full) && !self.evict(port, now) {
+            return Err(NoClient::Full);
         }
-        let Some(Port { this, clients, .. }) = self.ports.get_mut(port) else {
-            return Err(io::ErrorKind::NotFound.into());
+        let Some(Port { this, clients, unanswered, .. }) = self.ports.get_mut(port) else {
+            return Err(NoClient::Full);
         };
         let (to, other) = this.to;
         let socket = sockets.open(this.far, to.is_ipv6())?;
-        connect(&socket, &to)?;
+        connect(&socket, &to).map_err(io::Error::from)?;
         *next_serial = next_serial.wrapping_add(1);
         let (serial, slot) = (*next_serial, self.clients.vacant_key());
         sockets.watch_client(slot, serial, &socket)?;
         *clients += 1;
+        if unanswered.len() > 2 * *clients + STALE {
+            let is_there = |at: &usize, serial| is_unanswered(&self.clients, (*at, serial));
+            unanswered.retain(|(at, serial)| is_there(at, *serial));
+        }
+        unanswered.push_back((slot, serial));
         let ask = Ask { from, ..this.ask.clone() };
         let flow = self.flows.fetch_add(1, Ordering::Relaxed) + 1;
-        let (began, active_at, bytes) = (now, now, [0; 2]);
         if let Some(journal) = &self.journal {
             let verdict = if to == ask.to { Verdict::Allow } else { Verdict::To(to) };
             journal.note(Record::Verdict { flow, ask: ask.clone(), verdict });
             journal.note(Record::Opened { flow, ask: ask.clone(), peer: to });
         }
-        let client =
-            Client { serial, port, from, socket, to, other, flow, ask, began, active_at, bytes };
+        let client = Client {
+            serial,
+            port,
+            from,
+            socket,
+            to,
+            other,
+            flow,
+            ask,
+            began: now,
+            active_at: now,
+            was_answered: false,
+            asks: true,
+            is_queued: false,
+            bytes: [0; 2],
+        };
         let at = self.clients.insert(client);
         self.by_address.insert((port, from), at);
         self.shared.datagrams.fetch_add(1, Ordering::Relaxed);
         Ok(at)
     }
 
-    /// Makes room: closes the port's client that was silent for the longest time, if that is long enough.
-    fn evict(&mut self, port: usize, now: Instant) -> Option<()> {
-        let of_port = self.clients.iter().filter(|(_, client)| client.port == port);
-        let (at, oldest) = of_port.min_by_key(|(_, client)| client.active_at)?;
-        if oldest.active_at + UDP_LEAST > now {
-            return None;
+    /// Makes room: closes the client of the port that was served longest ago by a resolver, or else that has waited
+    /// longest for its first answer; or else those that were silent for long enough. Returns whether there was any.
+    fn evict(&mut self, at: usize, now: Instant) -> bool {
+        let Some(port) = self.ports.get_mut(at) else { return false };
+        let clients = &mut self.clients;
+        let first = pop(&mut port.served, |(at, serial)| {
+            let client = clients.get_mut(at).filter(|client| client.serial == serial);
+            client.is_some_and(|client| {
+                client.is_queued = false;
+                client.is_served()
+            })
+        });
+        let first = first.or_else(|| pop(&mut port.unanswered, |one| is_unanswered(clients, one)));
+        if let Some(first) = first {
+            self.end(first, How::Finished);
+            return true;
         }
-        self.end(at, How::Finished);
-        Some(())
+        // Not every datagram may cause a pass over all clients.
+        if port.evict_at.is_some_and(|evict_at| evict_at > now) {
+            return false;
+        }
+        port.evict_at = Some(now + UDP_SWEEP);
+        let before = self.clients.len();
+        let may_go = |client: &Client| client.port == at && client.active_at + UDP_LEAST <= now;
+        self.end_those(How::Finished, may_go);
+        self.clients.len() < before
     }
 
     /// Passes on what was answered to a client.
@@ -275,12 +359,16 @@ impl Datagrams {
         let Some(client) = self.clients.get_mut(at).filter(|client| client.serial == serial) else {
             return Left::Nothing;
         };
-        let Some(port) = self.ports.get(client.port) else { return Left::Nothing };
+        let Some(port) = self.ports.get_mut(client.port) else { return Left::Nothing };
         let is_out = client.ask.direction == Direction::Out;
         for _ in 0..UDP_BURST {
             match recvfrom(&client.socket, &mut self.room[..], RecvFlags::DONTWAIT) {
                 Ok((n, _, _)) => {
                     (client.other, client.active_at) = (None, now);
+                    (client.was_answered, client.asks) = (true, false);
+                    if client.is_served() && !std::mem::replace(&mut client.is_queued, true) {
+                        port.served.push_back((at, serial));
+                    }
                     let bytes = self.room.get(..n).unwrap_or_default();
                     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                     match sendto(&port.this.socket, bytes, flags, &client.from) {
@@ -302,7 +390,15 @@ impl Datagrams {
 
     /// Closes clients that have been silent for their time.
     pub(super) fn sweep(&mut self, now: Instant) {
-        self.end_those(How::Finished, |client| client.active_at + UDP_IDLE <= now);
+        let limit = |client: &Client| if client.is_served() { UDP_DNS } else { UDP_IDLE };
+        self.end_those(How::Finished, |client| client.active_at + limit(client) <= now);
+        for (_, port) in &mut self.ports {
+            if port.served.len() > 2 * port.clients + STALE {
+                port.served.retain(|(at, serial)| {
+                    self.clients.get(*at).is_some_and(|client| client.serial == *serial)
+                });
+            }
+        }
     }
 
     pub(super) fn end_all(&mut self) {
@@ -339,6 +435,37 @@ impl Datagrams {
     }
 }
 
+/// Why a client has no socket.
+enum NoClient {
+    /// New ones of this direction come too fast.
+    Rate(Direction),
+    /// Nobody makes room, or the system has no socket.
+    Full,
+}
+
+impl From<io::Error> for NoClient {
+    fn from(_: io::Error) -> Self {
+        Self::Full
+    }
+}
+
+/// The slot of the first client in a queue that is one of those.
+fn pop(
+    queue: &mut VecDeque<(usize, u32)>,
+    mut is_one: impl FnMut((usize, u32)) -> bool,
+) -> Option<usize> {
+    while let Some(one) = queue.pop_front() {
+        if is_one(one) {
+            return Some(one.0);
+        }
+    }
+    None
+}
+
+fn is_unanswered(clients: &Slab<Client>, (at, serial): (usize, u32)) -> bool {
+    clients.get(at).is_some_and(|client| client.serial == serial && !client.was_answered)
+}
+
 /// Whether the destination of what was just sent refuses it.
 fn refuses(socket: &OwnedFd, sent: &Result<usize, Errno>) -> bool {
     match sent {
@@ -346,3 +473,7 @@ fn refuses(socket: &OwnedFd, sent: &Result<usize, Errno>) -> bool {
         Ok(_) => matches!(rustix::net::sockopt::socket_error(socket), Ok(Err(Errno::CONNREFUSED))),
     }
 }
+
+#[cfg(test)]
+#[path = "datagrams_tests.rs"]
+mod tests;

@@ -147,6 +147,8 @@ pub(crate) struct Shared {
     spare: AtomicUsize,
     /// Sockets for datagrams.
     datagrams: AtomicUsize,
+    /// Descriptors of the guest that its relay has.
+    others: AtomicUsize,
     /// Bytes of datagrams on their way to the thread.
     waiting: AtomicUsize,
     stop: AtomicUsize,
@@ -158,6 +160,11 @@ impl Shared {
         let connections = self.connections.load(Ordering::Relaxed);
         let others = [&self.spare, &self.datagrams].map(|n| n.load(Ordering::Relaxed));
         connections * SPLICE_DESCRIPTORS + others.iter().sum::<usize>()
+    }
+
+    /// Number of all descriptors of the guest.
+    fn all_descriptors(&self) -> usize {
+        self.descriptors() + self.others.load(Ordering::Relaxed)
     }
 }
 
@@ -179,6 +186,8 @@ struct Counts {
     datagrams_out: AtomicU64,
     datagrams_in: AtomicU64,
     datagrams_lost: AtomicU64,
+    datagrams_filtered: AtomicU64,
+    destinations_refused: AtomicU64,
 }
 
 impl Counts {
@@ -259,6 +268,11 @@ impl Splicer {
         self.shared.descriptors()
     }
 
+    /// Notes how many other descriptors the guest has.
+    pub(crate) fn note_others(&self, descriptors: usize) {
+        self.shared.others.store(descriptors, Ordering::Relaxed);
+    }
+
     /// Adds what was counted.
     pub(crate) fn count(&self, counters: &mut Counters) {
         let counts = &self.shared.counts;
@@ -279,6 +293,8 @@ impl Splicer {
         counters.datagrams_out += get(&counts.datagrams_out);
         counters.datagrams_in += get(&counts.datagrams_in);
         counters.datagrams_lost += get(&counts.datagrams_lost);
+        counters.datagrams_filtered += get(&counts.datagrams_filtered);
+        counters.destinations_refused += get(&counts.destinations_refused);
     }
 }
 
