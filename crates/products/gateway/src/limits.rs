@@ -142,6 +142,9 @@ pub const SPLICE_DESCRIPTORS: usize = 6;
 /// Bytes that one such connection moves in each direction in its turn: the largest pipe once.
 pub const SPLICE_TURN: usize = 1 << 20;
 
+/// Bytes that each write of such a turn counts as at least: a sender of single bytes that keeps pace has 256 of them.
+pub const SPLICE_LEAST: usize = 4 << 10;
+
 /// Bytes of datagrams that wait for the thread that passes them on between loopback interfaces: more are lost, as in a
 /// socket's buffer, which Linux makes about as large.
 pub const DIVERTED: usize = 256 << 10;

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
@@ -11,8 +11,9 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown, sockopt}
 use rustix::pipe::{SpliceFlags, splice};
 
 use super::pipes::{Pipe, Pipes};
-use crate::limits::{DELIVERY, SPLICE_TURN};
+use crate::limits::{DELIVERY, SPLICE_LEAST, SPLICE_TURN};
 use crate::request::How;
+use crate::sys;
 
 /// One of the two sockets.
 pub(super) struct Side {
@@ -184,10 +185,13 @@ impl Joined {
         let (source, sink) = if from == 0 { (first, second) } else { (second, first) };
         let Some(way) = self.ways.get_mut(from) else { return Ok(Passed::All) };
         let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
-        let mut left = SPLICE_TURN;
+        let mut left = Budget(SPLICE_TURN);
         let passed = loop {
             if way.over {
                 break Passed::All;
+            }
+            if left.is_spent() {
+                break Passed::Part;
             }
             if let Some(pipe) = &way.pipe {
                 if !sink.writable {
@@ -198,7 +202,7 @@ impl Joined {
                         self.calls.writes += 1;
                         way.pending = way.pending.saturating_sub(n);
                         way.moved += n as u64;
-                        left = left.saturating_sub(n);
+                        left.spend(n);
                         if way.pending == 0 {
                             way.pipe.take().into_iter().for_each(|pipe| pipes.give_back(pipe));
                         }
@@ -214,7 +218,10 @@ impl Joined {
                     break Passed::All;
                 }
                 match send(&sink.socket, &[byte], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                    Ok(n) => (way.held, way.moved) = (None, way.moved + n as u64),
+                    Ok(n) => {
+                        (way.held, way.moved) = (None, way.moved + n as u64);
+                        left.spend(n);
+                    }
                     Err(Errno::AGAIN) => sink.writable = false,
                     Err(Errno::INTR) => {}
                     Err(_) => return Err(Failed::Sink),
@@ -230,9 +237,6 @@ impl Joined {
             if !source.readable {
                 break Passed::All;
             }
-            if left == 0 {
-                break Passed::Part;
-            }
             let Ok(pipe) = pipes.take() else { break Passed::NoPipe };
             let read = splice(&source.socket, None, &pipe.write, None, pipe.size, flags);
             if let Ok(n @ 1..) = read {
@@ -244,8 +248,11 @@ impl Joined {
             match read {
                 Ok(_) => way.ended = true,
                 Err(Errno::AGAIN) if source.urgent => {
-                    way.held = pass_urgent(&source.socket, &sink.socket);
-                    source.readable = way.held.is_some();
+                    match pass_urgent(&source.socket, &sink.socket) {
+                        Urgent::Ahead => source.readable = false,
+                        Urgent::Passed(next) => (way.held, source.urgent) = (next, false),
+                        Urgent::Failed => return Err(Failed::Source),
+                    }
                 }
                 Err(Errno::AGAIN) => source.readable = false,
                 Err(Errno::INTR) => {}
@@ -294,16 +301,48 @@ pub(super) fn reset_on_drop(socket: &OwnedFd) {
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }
 
-/// Passes an urgent byte on, if there is one, and reads the next byte of the stream behind it.
-fn pass_urgent(source: &OwnedFd, sink: &OwnedFd) -> Option<u8> {
+/// What is where `splice(2)` stops.
+enum Urgent {
+    /// The urgent byte is further ahead.
+    Ahead,
+    /// It was passed on, and perhaps the next byte of the stream was read.
+    Passed(Option<u8>),
+    /// The socket has failed. Its error was taken.
+    Failed,
+}
+
+/// Passes the urgent byte on if the stream stops there, and reads the next byte behind it.
+fn pass_urgent(source: &OwnedFd, sink: &OwnedFd) -> Urgent {
+    // A Unix socket may have no mark.
+    if !sys::is_at_mark(source.as_fd()).unwrap_or(false) {
+        return Urgent::Ahead;
+    }
     let (mut byte, now) = ([0_u8], RecvFlags::DONTWAIT);
     if let Ok((1, _)) = recv(source, &mut byte[..], now | RecvFlags::OOB) {
-        // Without room for it, the sink loses the mark. A Unix socket may have none.
+        // Without room for it, the sink loses the mark.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT | SendFlags::OOB;
         let _ = send(sink, &byte, flags);
     }
     // Past the mark, the kernel leaves the urgent byte out.
-    matches!(recv(source, &mut byte[..], now), Ok((1, _))).then_some(byte[0])
+    match recv(source, &mut byte[..], now) {
+        Ok((1, _)) => Urgent::Passed(Some(byte[0])),
+        Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Urgent::Passed(None),
+        Err(_) => Urgent::Failed,
+    }
+}
+
+/// What one direction may still move in its turn, in bytes.
+struct Budget(usize);
+
+impl Budget {
+    /// Counts a call that has moved bytes.
+    fn spend(&mut self, bytes: usize) {
+        self.0 = self.0.saturating_sub(bytes.max(SPLICE_LEAST));
+    }
+
+    fn is_spent(&self) -> bool {
+        self.0 == 0
+    }
 }
 
 /// What was moved in one direction.
@@ -324,4 +363,21 @@ enum Failed {
 /// The address of the other end, as the kernel has it.
 pub(super) fn peer_of(socket: &OwnedFd) -> Option<SocketAddr> {
     rustix::net::getpeername(socket).ok().flatten().and_then(|peer| SocketAddr::try_from(peer).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_has_few_calls_also_for_single_bytes() {
+        for (bytes, calls) in [(1, 256), (SPLICE_LEAST, 256), (64 << 10, 16), (SPLICE_TURN, 1)] {
+            let (mut left, mut n) = (Budget(SPLICE_TURN), 0);
+            while !left.is_spent() {
+                left.spend(bytes);
+                n += 1;
+            }
+            assert_eq!(n, calls, "{bytes}");
+        }
+    }
 }

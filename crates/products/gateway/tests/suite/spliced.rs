@@ -231,6 +231,22 @@ fn urgent_data_passes_and_does_not_stop_the_stream() {
 }
 
 #[test]
+fn the_end_of_a_stream_behind_an_urgent_byte_passes() {
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    let (listener, at) = published(&netns, &world);
+    for n in 1..20 {
+        let (mut client, served) = joined(&listener, at);
+        client.write_all(b"last").unwrap();
+        assert_eq!(send(&client, b"!", SendFlags::OOB), Ok(1));
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(rest(&served), b"last");
+        drop((client, served));
+        world.journal.wait_for_ends(n);
+    }
+    assert!(world.journal.ends().iter().all(|how| *how == How::Finished));
+}
+
+#[test]
 fn a_client_of_a_port_that_nobody_serves_is_reset() {
     let Some((_netns, _, world)) = both(|config| config) else { return };
     let client = TcpStream::connect(publish(&world, "127.0.0.1:0:80")).unwrap();
