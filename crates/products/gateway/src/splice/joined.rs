@@ -50,6 +50,8 @@ pub(super) struct Joined {
     ways: [Way; 2],
     /// The side that is broken, whose received data is still passed on until this time.
     broken: Option<(usize, Instant)>,
+    /// The side that is gone, all of whose data was passed on: the other is reset once its program's end has it.
+    gone: Option<usize>,
     pub(super) active_at: Instant,
     pub(super) calls: Calls,
 }
@@ -71,6 +73,8 @@ pub(super) enum Step {
     NoPipe,
     /// Both streams were passed on with their ends.
     Finished,
+    /// The other side of a broken one has not delivered all of its data.
+    Deliver,
     /// This side is broken, and the other is to be reset.
     Broken(usize),
 }
@@ -109,6 +113,7 @@ impl Joined {
             sides: [client, far],
             ways: Default::default(),
             broken: None,
+            gone: None,
             active_at: now,
             calls: Calls::default(),
         }
@@ -127,6 +132,39 @@ impl Joined {
 
     /// Moves what can be moved: [`SPLICE_TURN`] bytes at most in each direction.
     pub(super) fn work(&mut self, now: Instant, pipes: &mut Pipes) -> Step {
+        if let Some(side) = self.gone {
+            return self.deliver(side);
+        }
+        match self.move_bytes(now, pipes) {
+            Step::Broken(side) => self.lose(side, now, pipes),
+            step => step,
+        }
+    }
+
+    /// Notes that a side is gone, and that all of its data was passed on.
+    fn lose(&mut self, side: usize, now: Instant, pipes: &mut Pipes) -> Step {
+        let (first, _) = *self.broken.get_or_insert((side, now + DELIVERY));
+        if first != side {
+            // Neither side takes anything.
+            return Step::Broken(first);
+        }
+        for way in &mut self.ways {
+            way.over = true;
+            way.pipe.take().into_iter().for_each(|pipe| pipes.discard(pipe));
+        }
+        self.gone = Some(side);
+        self.deliver(side)
+    }
+
+    /// A reset discards what a socket has not delivered, so it waits for that.
+    fn deliver(&self, gone: usize) -> Step {
+        match self.sides.get(1 - gone) {
+            Some(side) if !side.failed && !sys::is_delivered(side.socket.as_fd()) => Step::Deliver,
+            _ => Step::Broken(gone),
+        }
+    }
+
+    fn move_bytes(&mut self, now: Instant, pipes: &mut Pipes) -> Step {
         let before = self.moved();
         let (mut again, mut no_pipe) = (false, false);
         for from in 0..2 {

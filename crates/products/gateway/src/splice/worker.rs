@@ -21,7 +21,9 @@ use super::datagrams::{Datagrams, Left, Sockets};
 use super::joined::{Joined, Side, Step, peer_of, reset_on_drop};
 use super::pipes::Pipes;
 use super::{DATAGRAM_COST, Far, FlowSettings, Job, Join, Shared, add};
-use crate::limits::{DIAL_RETRY, POLL_EVENTS, SWEEP, UDP_SWEEP};
+use crate::limits::{
+    DELIVERIES_SOON, DELIVERY_LOOK, DIAL_RETRY, POLL_EVENTS, SWEEP, SWEEP_DELIVERIES, UDP_SWEEP,
+};
 use crate::netns::NsSockets;
 use crate::request::{Ask, Direction, How, Journal, Protocol, Record};
 
@@ -42,6 +44,9 @@ pub(super) struct Worker {
     /// Flows that wait for a pipe until this time.
     starved: Vec<usize>,
     retry_at: Option<Instant>,
+    /// Flows of which a side delivers what a broken one has sent, and the time of the next look at them.
+    delivering: Vec<usize>,
+    deliver_at: Option<Instant>,
     /// The next deadline of a broken flow, or an earlier time.
     look_at: Option<Instant>,
     sweep_at: Instant,
@@ -166,6 +171,8 @@ impl Worker {
             listed: VecDeque::new(),
             starved: Vec::new(),
             retry_at: None,
+            delivering: Vec::new(),
+            deliver_at: None,
             look_at: None,
             sweep_at: Instant::now(),
             pipes: Pipes::default(),
@@ -200,7 +207,8 @@ impl Worker {
         if !self.listed.is_empty() || !self.more.is_empty() {
             return Timespec::default();
         }
-        let due = [self.retry_at, self.look_at, self.datagrams_at].into_iter().flatten();
+        let due = [self.retry_at, self.deliver_at, self.look_at, self.datagrams_at];
+        let due = due.into_iter().flatten();
         let due = due.fold(self.sweep_at, Instant::min);
         let left = due.saturating_duration_since(Instant::now());
         Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
@@ -400,6 +408,12 @@ impl Worker {
                     self.starved.push(at);
                     self.retry_at.get_or_insert(now + DIAL_RETRY);
                 }
+                Step::Deliver => {
+                    self.delivering.push(at);
+                    let is_soon = self.delivering.len() <= DELIVERIES_SOON;
+                    let next = if is_soon { DELIVERY_LOOK } else { SWEEP_DELIVERIES };
+                    self.deliver_at.get_or_insert(now + next);
+                }
                 Step::Finished => self.end(at, How::Finished),
                 Step::Broken(side) => self.end_broken(at, side),
             }
@@ -500,6 +514,12 @@ impl Worker {
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
             for at in std::mem::take(&mut self.starved) {
+                self.list(at);
+            }
+        }
+        if self.deliver_at.is_some_and(|at| at <= now) {
+            self.deliver_at = None;
+            for at in std::mem::take(&mut self.delivering) {
                 self.list(at);
             }
         }

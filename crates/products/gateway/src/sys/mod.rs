@@ -87,6 +87,28 @@ pub(crate) fn is_at_mark(fd: BorrowedFd<'_>) -> io::Result<bool> {
     check(done as isize).map(|_| at != 0)
 }
 
+/// Whether the other end of a TCP connection has acknowledged all that was sent. A socket of another kind has nothing to
+/// wait for.
+pub(crate) fn is_delivered(fd: BorrowedFd<'_>) -> bool {
+    // `struct tcp_info`, from `linux/tcp.h`: segments without an acknowledgement, and bytes that were not sent yet.
+    const UNACKED: usize = 24;
+    const NOT_SENT: usize = 144;
+    let mut info = [0_u8; NOT_SENT + 4];
+    let mut len = info.len() as libc::socklen_t;
+    // SAFETY: the kernel writes no more than `len` bytes, which the array has, and the length; both outlive the call.
+    let done = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    let is_zero = |at: usize| info.get(at..at + 4).is_none_or(|word| word == [0; 4]);
+    done != 0 || (is_zero(UNACKED) && is_zero(NOT_SENT))
+}
+
 /// Has a later `bind` choose no port: `connect` chooses one that is free for its destination
 /// (`IP_BIND_ADDRESS_NO_PORT`, which holds for IPv6, too).
 pub(crate) fn bind_without_port(fd: BorrowedFd<'_>) -> io::Result<()> {

@@ -198,6 +198,31 @@ fn a_reset_passes_with_the_data_before_it() {
 }
 
 #[test]
+fn a_reset_waits_for_what_was_sent_before_it() {
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    let (listener, at) = published(&netns, &world);
+    for client_resets in [true, false] {
+        let (client, served) = joined(&listener, at);
+        let (mut resets, mut hears) = if client_resets { (client, served) } else { (served, client) };
+        let before = world.guest.counters();
+        let moved = || {
+            let now = world.guest.counters();
+            (now.bytes_in + now.bytes_out) - (before.bytes_in + before.bytes_out)
+        };
+        // More than the reader's buffer has room for, so the rest waits in the gateway's.
+        let all = pattern(1 << 20);
+        resets.write_all(&all).unwrap();
+        eventually(|| moved() == all.len() as u64);
+        reset(resets);
+        let mut got = vec![0; all.len()];
+        hears.read_exact(&mut got).unwrap();
+        assert!(got == all);
+        expect_reset(&hears);
+    }
+    assert_eq!(world.journal.wait_for_ends(2), [How::PeerReset, How::GuestReset]);
+}
+
+#[test]
 fn a_reset_behind_the_end_of_a_stream_passes() {
     let Some((netns, _, world)) = both(|config| config) else { return };
     let (listener, at) = published(&netns, &world);
