@@ -486,7 +486,7 @@ impl Relay {
 }
 
 /// Keeps a socket's buffers in the kernel small.
-fn limit_buffers(socket: &OwnedFd) {
+pub(crate) fn limit_buffers(socket: &OwnedFd) {
     // An embedding program's descriptor may not be a kernel socket, and has no buffers to set.
     let _ = sockopt::set_socket_send_buffer_size(socket, SMALL_BUFFER);
     let _ = sockopt::set_socket_recv_buffer_size(socket, SMALL_BUFFER);

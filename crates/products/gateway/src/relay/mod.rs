@@ -41,6 +41,7 @@ use crate::limits::{
 use crate::request::{Direction, How};
 use crate::udp::Udp;
 pub(crate) use closer::Closer;
+pub(crate) use dial::limit_buffers;
 use dial::{Dialling, Dials};
 pub(crate) use dialler::Kernel;
 pub use dialler::{Dial, Dialled};

@@ -22,9 +22,10 @@ use super::joined::{Joined, Side, Step, peer_of, reset_on_drop};
 use super::pipes::Pipes;
 use super::{DATAGRAM_COST, Far, FlowSettings, Job, Join, Shared, add};
 use crate::limits::{
-    DELIVERIES_SOON, DELIVERY_LOOK, DIAL_RETRY, POLL_EVENTS, SWEEP, SWEEP_DELIVERIES, UDP_SWEEP,
+    DELIVERIES_SOON, DELIVERY_LOOK, DIAL_RETRY, LARGE_BUFFERS, POLL_EVENTS, SWEEP, SWEEP_DELIVERIES, UDP_SWEEP,
 };
 use crate::netns::NsSockets;
+use crate::relay::limit_buffers;
 use crate::request::{Ask, Direction, How, Journal, Protocol, Record};
 
 /// The data of the descriptor that wakes the thread.
@@ -314,6 +315,9 @@ impl Worker {
             is_open_out: true,
             state,
         });
+        if self.flows.len() > LARGE_BUFFERS {
+            limit_buffers(&client);
+        }
         let client = Side::new(client);
         let watched = self.watch(slot, Kind::Client, &client.socket);
         match watched.and_then(|()| self.dial_one(slot, at, to, other)) {
@@ -355,6 +359,9 @@ impl Worker {
     fn dial(&self, slot: usize, at: Far, to: SocketAddr) -> io::Result<OwnedFd> {
         let socket = self.makes.socket(Protocol::Tcp, at, to.is_ipv6())?;
         sockopt::set_tcp_nodelay(&socket, true)?;
+        if self.flows.len() > LARGE_BUFFERS {
+            limit_buffers(&socket);
+        }
         match connect(&socket, &to) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(error.into()),

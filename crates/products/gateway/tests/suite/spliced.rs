@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use pagewire_gateway::limits::LARGE_BUFFERS;
 use pagewire_gateway::netns::{
     InsideNetwork, ListeningPort, ListensAt, Namespace, NsSockets, Program, Users,
 };
@@ -390,6 +391,37 @@ fn a_thousand_at_once_leave_nothing_behind() {
     assert_eq!(world.guest.connections(), 0);
     // A few pipes are kept.
     assert!(descriptors() <= before + 40, "{before} {}", descriptors());
+}
+
+#[test]
+fn many_connections_have_small_buffers() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    if limit.is_some_and(|limit| limit < 12_000) {
+        return skip("this process may have few descriptors");
+    }
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    let (listener, at) = published(&netns, &world);
+    // What the kernel takes of a client whose service reads nothing.
+    let fill = |client: &TcpStream| {
+        client.set_nonblocking(true).unwrap();
+        let mut taken = 0;
+        // The gateway moves what it may, meanwhile.
+        let mut idle = 0;
+        while idle < 50 {
+            match (&*client).write(&[0; 65_536]) {
+                Ok(n) => (taken, idle) = (taken + n, 0),
+                Err(_) => idle += 1,
+            }
+            thread::park_timeout(Duration::from_millis(1));
+        }
+        taken
+    };
+    let (first, _served) = joined(&listener, at);
+    let much = fill(&first);
+    let _all: Vec<_> = (0..LARGE_BUFFERS).map(|_| joined(&listener, at)).collect();
+    let (last, _served) = joined(&listener, at);
+    let little = fill(&last);
+    assert!(little + (1 << 20) < much, "{little} {much}");
 }
 
 #[test]
