@@ -116,6 +116,13 @@ impl Dials {
         self.retry_at
     }
 
+    /// Whether a connection may begin that takes no slot; since the last one, this number has failed.
+    pub(super) fn may_forward(&mut self, now: Instant, failed: usize) -> bool {
+        let failed = u32::try_from(failed).unwrap_or(u32::MAX).min(CONNECTS_PER_SECOND);
+        self.rate.charge(now, failed * (FAILED_CONNECT_COSTS - 1));
+        self.rate.take(now).is_ok()
+    }
+
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }

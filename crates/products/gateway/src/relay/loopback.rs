@@ -94,6 +94,12 @@ impl Relay {
         to: SocketAddr,
     ) {
         self.context.counters.asked += 1;
+        let Some(loopback) = &self.setup.loopback else { return };
+        // They have the rate of the guest's other dials. Beyond it nothing is written down.
+        if !self.dials.may_forward(now, loopback.splicer.take_failed()) {
+            self.context.counters.exhausted += 1;
+            return reset_on_drop(&socket);
+        }
         let judged = self.context.judge_forwarded(now, Protocol::Tcp, from, to);
         let JudgedFlow { flow, ask, to: Ok(leads_to) } = judged else {
             return reset_on_drop(&socket);

@@ -149,6 +149,8 @@ pub(crate) struct Shared {
     datagrams: AtomicUsize,
     /// Descriptors of the guest that its relay has.
     others: AtomicUsize,
+    /// Connections of the guest that have failed, since the relay last asked.
+    failed: AtomicUsize,
     /// Bytes of datagrams on their way to the thread.
     waiting: AtomicUsize,
     stop: AtomicUsize,
@@ -266,6 +268,11 @@ impl Splicer {
     /// Number of descriptors of these, pipes included that they may need.
     pub(crate) fn descriptors(&self) -> usize {
         self.shared.descriptors()
+    }
+
+    /// Number of connections of the guest that have failed since the last call.
+    pub(crate) fn take_failed(&self) -> usize {
+        self.shared.failed.swap(0, Ordering::Relaxed)
     }
 
     /// Notes how many other descriptors the guest has.

@@ -463,6 +463,9 @@ impl Worker {
     /// Resets a client that has no far side.
     fn fail(&mut self, at: usize, client: &Side, how: How) {
         reset_on_drop(&client.socket);
+        if self.flows.get(at).is_some_and(|flow| flow.ask.direction == Direction::Out) {
+            self.shared.failed.fetch_add(1, Ordering::Relaxed);
+        }
         self.end(at, how);
     }
 
