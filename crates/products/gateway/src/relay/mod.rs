@@ -402,7 +402,7 @@ impl Relay {
         let (names_denied, denials_full) = (dns.denied, dns.denials_full);
         let mut counters = Counters { names_denied, denials_full, ..self.context.counters };
         if let Some(loopback) = &self.setup.loopback {
-            loopback.splicer().count(&mut counters);
+            loopback.splicer().counted().add_to(&mut counters);
         }
         counters
     }
@@ -429,9 +429,10 @@ impl Relay {
         }
         self.published = Ports::default();
         // Its connections are reset, and their ends written down.
-        let counted = self.counters();
-        if self.setup.loopback.take().is_some() {
-            self.context.counters = counted;
+        if let Some(loopback) = self.setup.loopback.take() {
+            let counted = loopback.splicer().counted();
+            drop(loopback);
+            counted.add_to(&mut self.context.counters);
         }
         (self.deliver_at, self.sweep_at, self.accept_at) = (None, None, None);
         self.context.dns.close(now, stack);

@@ -280,9 +280,19 @@ impl Splicer {
         self.shared.others.store(descriptors, Ordering::Relaxed);
     }
 
-    /// Adds what was counted.
-    pub(crate) fn count(&self, counters: &mut Counters) {
-        let counts = &self.shared.counts;
+    /// What is counted, also behind the end of the thread.
+    pub(crate) fn counted(&self) -> Counted {
+        Counted(Arc::clone(&self.shared))
+    }
+}
+
+/// What a splicer has counted.
+pub(crate) struct Counted(Arc<Shared>);
+
+impl Counted {
+    /// Adds it to other counters.
+    pub(crate) fn add_to(&self, counters: &mut Counters) {
+        let counts = &self.0.counts;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         counters.dialled += get(&counts.dialled);
         counters.opened += get(&counts.opened);
