@@ -139,6 +139,13 @@ pub const ACCEPT_BURST: usize = 64;
 /// Descriptors of one such connection: two sockets, and a pipe for each direction.
 pub const SPLICE_DESCRIPTORS: usize = 6;
 
+/// Time that a service on a loopback has to accept such a connection. A full backlog drops requests, which Linux repeats
+/// after 1, 3 and 7 seconds.
+pub const SPLICE_CONNECT: Duration = Duration::from_secs(10);
+
+/// Requests of the relay that the thread of these connections takes before it lets each of them move bytes.
+pub const SPLICE_JOBS: usize = 256;
+
 /// Bytes that one such connection moves in each direction in its turn: the largest pipe once.
 pub const SPLICE_TURN: usize = 1 << 20;
 

@@ -179,6 +179,7 @@ struct Counts {
     broken: AtomicU64,
     idle: AtomicU64,
     refused: AtomicU64,
+    silent: AtomicU64,
     given_up: AtomicU64,
     exhausted: AtomicU64,
     bytes_out: AtomicU64,
@@ -301,6 +302,7 @@ impl Counted {
         counters.broken += get(&counts.broken);
         counters.idle += get(&counts.idle);
         counters.refused += get(&counts.refused);
+        counters.silent += get(&counts.silent);
         counters.given_up += get(&counts.given_up);
         counters.exhausted += get(&counts.exhausted);
         counters.bytes_out += get(&counts.bytes_out);

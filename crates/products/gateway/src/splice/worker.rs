@@ -22,7 +22,8 @@ use super::joined::{Joined, Side, Step, peer_of, reset_on_drop};
 use super::pipes::Pipes;
 use super::{DATAGRAM_COST, Far, FlowSettings, Job, Join, Shared, add};
 use crate::limits::{
-    DELIVERIES_SOON, DELIVERY_LOOK, DIAL_RETRY, LARGE_BUFFERS, POLL_EVENTS, SWEEP, SWEEP_DELIVERIES, UDP_SWEEP,
+    DELIVERIES_SOON, DELIVERY_LOOK, DIAL_RETRY, LARGE_BUFFERS, POLL_EVENTS, SPLICE_CONNECT, SPLICE_JOBS, SWEEP,
+    SWEEP_DELIVERIES, UDP_SWEEP,
 };
 use crate::netns::NsSockets;
 use crate::relay::limit_buffers;
@@ -34,6 +35,8 @@ const WAKE: u64 = u64::MAX;
 pub(super) struct Worker {
     makes: Makes,
     queue: Receiver<Job>,
+    /// The queue may have more.
+    has_jobs: bool,
     wake: Arc<OwnedFd>,
     shared: Arc<Shared>,
     journal: Option<Arc<dyn Journal>>,
@@ -163,6 +166,7 @@ impl Worker {
         Ok(Self {
             makes: Makes { epoll, sockets },
             queue,
+            has_jobs: false,
             wake,
             shared,
             journal,
@@ -195,7 +199,7 @@ impl Worker {
             for event in events {
                 self.note(event.data.u64(), event.flags);
             }
-            self.take_jobs();
+            self.has_jobs = self.take_jobs();
             self.work();
             self.work_on_datagrams();
             self.look_at_times();
@@ -205,7 +209,7 @@ impl Worker {
     }
 
     fn timeout(&self) -> Timespec {
-        if !self.listed.is_empty() || !self.more.is_empty() {
+        if self.has_jobs || !self.listed.is_empty() || !self.more.is_empty() {
             return Timespec::default();
         }
         let due = [self.retry_at, self.deliver_at, self.look_at, self.datagrams_at];
@@ -253,8 +257,9 @@ impl Worker {
         }
     }
 
-    fn take_jobs(&mut self) {
-        loop {
+    /// Takes what the relay asks for, some of it at most. Returns whether there may be more.
+    fn take_jobs(&mut self) -> bool {
+        for _ in 0..SPLICE_JOBS {
             match self.queue.try_recv() {
                 Ok(Job::Join(join)) => self.begin(join),
                 Ok(Job::Serve(port)) => {
@@ -268,9 +273,10 @@ impl Worker {
                     let (now, last) = (Instant::now(), &mut self.last_serial);
                     self.datagrams.pass_diverted(&datagram, now, &self.makes, last);
                 }
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return false,
             }
         }
+        true
     }
 
     fn next_serial(&mut self) -> u32 {
@@ -324,9 +330,14 @@ impl Worker {
             Ok((far, other)) => {
                 let state = State::Connecting { client, far: Side::new(far), other, at };
                 self.set_state(slot, state);
+                self.look_by(began + SPLICE_CONNECT);
             }
             Err(error) => self.fail(slot, &client, how_of(&error)),
         }
+    }
+
+    fn look_by(&mut self, at: Instant) {
+        self.look_at = Some(self.look_at.map_or(at, |before| before.min(at)));
     }
 
     fn set_state(&mut self, slot: usize, state: State) {
@@ -402,7 +413,7 @@ impl Worker {
             add(&counts.bytes_out, out);
             add(&counts.bytes_in, inward);
             if let Some((_, until)) = deadline {
-                self.look_at = Some(self.look_at.map_or(until, |at| at.min(until)));
+                self.look_by(until);
             }
             if guest_is_over {
                 self.end_out(at);
@@ -506,6 +517,7 @@ impl Worker {
             How::Idle => add(&counts.idle, 1),
             How::Refused => add(&counts.refused, 1),
             How::GaveUp => add(&counts.given_up, 1),
+            How::PeerTimedOut => add(&counts.silent, 1),
             How::Exhausted => add(&counts.exhausted, 1),
             _ => add(&counts.broken, 1),
         }
@@ -536,15 +548,18 @@ impl Worker {
         if self.look_at.is_some_and(|at| at <= now) {
             self.look_at = None;
             let deadline = |(at, flow): (usize, &Flow)| match &flow.state {
-                State::Joined(joined) => joined.deadline().map(|(side, until)| (at, side, until)),
-                _ => None,
+                State::Joined(joined) => {
+                    joined.deadline().map(|(side, until)| (at, Some(side), until))
+                }
+                State::Connecting { .. } => Some((at, None, flow.began + SPLICE_CONNECT)),
+                State::Over => None,
             };
             let all: Vec<_> = self.flows.iter().filter_map(deadline).collect();
             for (at, side, until) in all {
-                if until <= now {
-                    self.end_broken(at, side);
-                } else {
-                    self.look_at = Some(self.look_at.map_or(until, |at| at.min(until)));
+                match side {
+                    _ if until > now => self.look_by(until),
+                    Some(side) => self.end_broken(at, side),
+                    None => self.end(at, How::PeerTimedOut),
                 }
             }
         }
@@ -569,7 +584,7 @@ impl Worker {
     }
 
     fn end_all(&mut self) {
-        self.take_jobs();
+        while self.take_jobs() {}
         for at in self.flows.iter().map(|(at, _)| at).collect::<Vec<_>>() {
             self.end(at, How::Removed);
         }

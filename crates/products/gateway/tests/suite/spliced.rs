@@ -284,6 +284,20 @@ fn a_client_of_a_port_that_nobody_serves_is_reset() {
 }
 
 #[test]
+fn a_service_that_does_not_accept_in_its_time_resets_the_client() {
+    let Some((netns, _, world)) = both(|config| config) else { return };
+    // A backlog without room drops further requests.
+    let (listener, at) = published(&netns, &world);
+    rustix::net::listen(&listener, 0).unwrap();
+    let _first = netns.inside(|| TcpStream::connect("127.0.0.1:80").unwrap());
+    let client = TcpStream::connect(at).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    expect_reset(&client);
+    assert_eq!(world.journal.wait_for_ends(1), [How::PeerTimedOut]);
+    assert_eq!(world.guest.counters().silent, 1);
+}
+
+#[test]
 fn a_client_that_rules_forbid_is_reset() {
     let Some((netns, _, world)) = both_with(Rules::offline(), |config| config) else { return };
     let (listener, at) = published(&netns, &world);
