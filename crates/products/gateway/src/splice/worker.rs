@@ -22,8 +22,8 @@ use super::joined::{Joined, Side, Step, peer_of, reset_on_drop};
 use super::pipes::Pipes;
 use super::{DATAGRAM_COST, Far, FlowSettings, Job, Join, Shared, add};
 use crate::limits::{
-    DELIVERIES_SOON, DELIVERY_LOOK, DIAL_RETRY, LARGE_BUFFERS, POLL_EVENTS, SPLICE_CONNECT, SPLICE_JOBS, SWEEP,
-    SWEEP_DELIVERIES, UDP_SWEEP,
+    DELIVERIES_SOON, DELIVERY_LOOK, DIAL_RETRY, LARGE_BUFFERS, POLL_EVENTS, SPLICE_CONNECT,
+    SPLICE_JOBS, SWEEP, SWEEP_DELIVERIES, UDP_SWEEP,
 };
 use crate::netns::NsSockets;
 use crate::relay::limit_buffers;

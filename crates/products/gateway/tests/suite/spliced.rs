@@ -204,7 +204,8 @@ fn a_reset_waits_for_what_was_sent_before_it() {
     let (listener, at) = published(&netns, &world);
     for client_resets in [true, false] {
         let (client, served) = joined(&listener, at);
-        let (mut resets, mut hears) = if client_resets { (client, served) } else { (served, client) };
+        let (mut resets, mut hears) =
+            if client_resets { (client, served) } else { (served, client) };
         let before = world.guest.counters();
         let moved = || {
             let now = world.guest.counters();
