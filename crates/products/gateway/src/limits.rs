@@ -218,7 +218,7 @@ pub const DESTINATIONS_PER_SECOND: u32 = 1000;
 pub const DESTINATIONS_BURST: u32 = 4000;
 
 /// Destinations of one endpoint; the first makes room for a new one. Some 200 bytes each, and a
-/// datagram is compared with all.
+/// datagram is compared with all. Also clients of one port between loopback interfaces, each with a descriptor.
 pub const UDP_PEERS: usize = 512;
 
 /// Destinations of all endpoints of one guest: three megabytes. Beyond that, an endpoint has one only.
@@ -243,7 +243,8 @@ pub const UDP_CLIENTS_BURST: u32 = 10_000;
 pub const UDP_IDLE: Duration = Duration::from_secs(300);
 
 /// Silence after which an endpoint may be closed for a new one, when there are [`UDP_ENDPOINTS`]:
-/// no shorter is allowed (RFC 4787 section 4.3, REQ-5).
+/// no shorter is allowed (RFC 4787 section 4.3, REQ-5). So may a client of a port between loopback interfaces that
+/// talks to it; others make room at once.
 pub const UDP_LEAST: Duration = Duration::from_secs(120);
 
 /// Silence after which an endpoint is closed that has sent to port 53 only, and has its answer.

@@ -5,12 +5,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire::services::Error;
+use pagewire::services::{Error, Instant};
 
-use super::{Flow, Pair};
+use super::{Dials, Flow, Pair};
 use crate::limits::{
-    CLIENTS_LEAVE, DELIVERY, DIAL_FAIR, DIALS_PER_DESTINATION, KEEPALIVE_IDLE, LEAVES_BURST,
-    LEAVES_PER_SECOND, SETTLED, SWEEP, TURN_BYTES, UNSENT,
+    CLIENTS_LEAVE, CONNECTS_BURST, DELIVERY, DIAL_FAIR, DIALS_PER_DESTINATION, KEEPALIVE_IDLE,
+    LEAVES_BURST, LEAVES_PER_SECOND, SETTLED, SWEEP, TURN_BYTES, UNSENT,
 };
 use crate::policy::{RouteSocket, Rules};
 use crate::publish::Publish;
@@ -270,4 +270,14 @@ fn a_guest_that_has_ended_is_not_waited_for_because_of_a_connection_that_nobody_
     assert!(world.relay.is_finished());
     world.connect("203.0.113.1:80");
     assert!(!world.relay.is_finished(), "the guest has not ended that stream");
+}
+
+#[test]
+fn forwarded_connections_have_the_rate_of_dials_and_failed_ones_cost_more() {
+    let (mut dials, now) = (Dials::new(), Instant::from_millis(1000));
+    let begun = (0..2 * CONNECTS_BURST).filter(|_| dials.may_forward(now, 0)).count();
+    assert_eq!(begun, CONNECTS_BURST as usize);
+    let later = now + Duration::from_secs(1);
+    assert!(dials.may_forward(later, 0));
+    assert!(!dials.may_forward(later, CONNECTS_BURST as usize / 9));
 }
