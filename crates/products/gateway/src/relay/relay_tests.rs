@@ -279,5 +279,5 @@ fn forwarded_connections_have_the_rate_of_dials_and_failed_ones_cost_more() {
     assert_eq!(begun, CONNECTS_BURST as usize);
     let later = now + Duration::from_secs(1);
     assert!(dials.may_forward(later, 0));
-    assert!(!dials.may_forward(later, CONNECTS_BURST as usize / 9));
+    assert!(!dials.may_forward(later, CONNECTS_BURST as usize / 9 + 1));
 }
