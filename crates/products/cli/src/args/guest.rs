@@ -300,7 +300,7 @@ pub(crate) struct GatewayOptions {
     #[arg(long)]
     pub(crate) notify: bool,
 
-    /// Write a line to this open descriptor, too, when guests are served, and close it
+    /// Write 1 to this open descriptor, too, when guests are served, and close it
     #[arg(long, value_name = "FD")]
     pub(crate) ready_fd: Option<u32>,
 
