@@ -57,9 +57,8 @@ fn assert_empty(process: &Child) {
 fn a_gateway_has_neither_roots_user_nor_files_nor_the_descriptors_of_who_started_it() {
     let Some(lab) = Lab::new(&["bash", "setpriv"]) else { return };
     fs::write(lab.path("secret"), "").expect("a file");
-    let script = format!(
-        "exec 7<secret 8>&1; exec {PAGEWIRE} gateway --link stream --socket link --ready-fd 8"
-    );
+    let script =
+        format!("exec 7<secret; exec {PAGEWIRE} gateway --link stream --socket link --ready-fd 1");
     let running = Running::start(lab.command("bash").args(["-c", &script]));
     assert_empty(&running.0);
     assert_eq!(state(&running.0, "CapPrm:"), "0000000000000000");
