@@ -23,10 +23,12 @@ use crate::epoll::EpollSet;
 use crate::limits::{FINISH_LOOK, GUESTS, RESERVED_DESCRIPTORS, UNSENT};
 use crate::netns::NsSockets;
 use crate::policy::LocalAddresses;
-use crate::publish::{OpenPort, Publish};
+use crate::publish::{OpenPort, Publish, PublishedPort, either_version};
 use crate::relay::{Closer, Kernel, Loopback, Relay, RelayService, Setup};
-use crate::request::{GuestId, Judge as _};
-use crate::splice::{FlowSettings, Follow, Forward, ForwardPorts, Listens, listen_inside};
+use crate::request::{GuestId, Judge as _, Protocol};
+use crate::splice::{
+    FlowSettings, Forward, ForwardPorts, Listens, OwnPort, listen_inside, loopbacks,
+};
 use crate::udp::Udp;
 
 /// Connects guests with the network of this process.
@@ -247,14 +249,19 @@ impl Gateway {
         let relay = RelayService::new(Relay::new(context, setup, udp, echo));
         host.attach_as(Box::new(relay.clone()), true);
         let guest = Guest { id, host, relay, inside: config.inside, _permit: permit };
-        for what in &config.published {
+        let publish = |what: &Publish| {
             let refused = |error| AddError::Publish { what: what.clone(), error };
-            guest.publish(what).map_err(refused)?;
-        }
+            guest.publish(what).map(drop).map_err(refused)
+        };
+        let (follows, named): (Vec<_>, Vec<_>) =
+            config.published.iter().partition(|what| what.is_auto());
+        named.into_iter().try_for_each(publish)?;
         for what in &config.forwarded {
             let refused = |error| AddError::Forward { what: what.clone(), error };
             guest.forward(what).map_err(refused)?;
         }
+        // Behind the ports that are this gateway's own.
+        follows.into_iter().try_for_each(publish)?;
         Ok(guest)
     }
 
@@ -309,12 +316,18 @@ impl Guest {
     /// `AddrInUse`, `PermissionDenied` and the like for the sockets; `AddrNotAvailable` if the guest's
     /// address was not [given](GuestConfig::guest).
     pub fn publish(&self, what: &Publish) -> io::Result<Vec<SocketAddr>> {
-        if let Some(except) = what.auto() {
-            let (side, protocol) = (Listens::Inside, what.protocol());
-            let follow = Follow { side, protocol, except: except.clone() };
-            self.host.with_stack(|_, _| self.relay.with(|relay| relay.follow(follow)))?;
+        if let Some(follow) = what.follow() {
+            let publish = |relay: &mut Relay| relay.publish_followed(what, follow);
+            self.host.with_stack(|_, _| self.relay.with(publish))?;
             return Ok(Vec::new());
         }
+        // Before they are bound: they are no programs'.
+        let addresses = what.ports().flat_map(|(address, port, _)| match address {
+            Some(address) => vec![(address, port).into()],
+            None => either_version(port).to_vec(),
+        });
+        let addresses: Vec<SocketAddr> = addresses.collect();
+        let _own = self.note_own(Listens::Outside, what.protocol(), &addresses);
         let opened = what.open()?;
         let addresses = opened.iter().filter_map(OpenPort::address).collect();
         self.serve(what, opened)?;
@@ -340,7 +353,26 @@ impl Guest {
         self.relay.read(Relay::published)
     }
 
-    /// Has ports of the namespace's loopback lead to this machine's from now on.
+    /// The open ports of this machine that were published by name: neither as `auto` or `all`, nor as a path.
+    pub fn published_ports(&self) -> Vec<PublishedPort> {
+        self.relay.read(Relay::published_ports)
+    }
+
+    /// Closes these ports, of those that were published by name; what has no port left is published no more. Clients
+    /// that are connected stay. Returns the number of ports closed.
+    pub fn unpublish_ports(&self, ports: &[PublishedPort]) -> usize {
+        let close = |now, relay: &mut Relay| relay.unpublish_ports(now, ports);
+        self.host.with_stack(|_, now| self.relay.with(|relay| close(now, relay)))
+    }
+
+    fn note_own(&self, side: Listens, protocol: Protocol, at: &[SocketAddr]) -> Vec<OwnPort> {
+        let note = |relay: &Relay| {
+            at.iter().filter_map(|at| relay.note_own(side, protocol, *at)).collect()
+        };
+        self.relay.read(note)
+    }
+
+    /// Has ports of the namespace's loopback lead to this machine's from now on: all or none.
     ///
     /// # Errors
     /// `Unsupported` without [sockets in the namespace](GuestConfig::inside); `AddrInUse`, `PermissionDenied` and the
@@ -354,31 +386,32 @@ impl Guest {
         let (first, last, to) = match *ports {
             ForwardPorts::Range { first, last, to } => (first, last, to),
             ForwardPorts::Auto => {
-                let (side, except) = (Listens::Outside, except.clone());
-                let follow = Follow { side, protocol: *protocol, except };
-                return self.host.with_stack(|_, _| self.relay.with(|r| r.follow(follow)));
+                let Some(follow) = what.follow() else { return Ok(()) };
+                let forward = |relay: &mut Relay| relay.forward_followed(what, follow);
+                return self.host.with_stack(|_, _| self.relay.with(forward));
             }
         };
-        for port in (first..=last).filter(|port| !except.has(*port)) {
-            let listeners = listen_inside(inside, *protocol, port, to + (port - first))?;
-            self.host.with_stack(|_, now| {
-                self.relay.with(|relay| relay.forward(now, *protocol, port, listeners, false))
-            })?;
+        let ports = || (first..=last).filter(|port| !except.has(*port));
+        // Before they are bound: they are no programs'.
+        let addresses: Vec<SocketAddr> = ports().flat_map(loopbacks).collect();
+        let _own = self.note_own(Listens::Inside, *protocol, &addresses);
+        let mut listeners = Vec::new();
+        for port in ports() {
+            let opened = listen_inside(inside, *protocol, port, to + (port - first))?;
+            listeners.extend(opened.into_iter().map(|(listener, to)| (port, listener, to)));
         }
-        Ok(())
+        let forward = |now, relay: &mut Relay| relay.forward(now, what, listeners);
+        self.host.with_stack(|_, now| self.relay.with(|relay| forward(now, relay)))
     }
 
-    /// Ends what [`forward`](Self::forward) began with `auto`: closes its ports. Connections stay.
+    /// Ends what was [forwarded](Self::forward) so: closes its ports. Connections stay.
     ///
     /// # Errors
-    /// `Unsupported` for other ports.
+    /// `NotFound` if it is not forwarded.
     pub fn unforward(&self, what: &Forward) -> io::Result<()> {
-        let Forward { ports: ForwardPorts::Auto, except, protocol } = what else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
-        let (side, protocol, except) = (Listens::Outside, *protocol, except.clone());
-        self.relay.read(|relay| relay.leave(Follow { side, protocol, except }));
-        Ok(())
+        let end = |now, relay: &mut Relay| relay.unforward(now, what);
+        let ended = self.host.with_stack(|_, now| self.relay.with(|relay| end(now, relay)));
+        if ended { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
     /// Waits until all data that the guest has sent on its connections was passed on, with the ends of its

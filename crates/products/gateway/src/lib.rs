@@ -64,7 +64,7 @@ pub use log::Log;
 pub use pagewire::Cidr;
 pub use policy::LocalAddresses as Whereabouts;
 pub use policy::{Glob, Names, Pattern, Ports, Resolved, Rule, RuleError, Rules};
-pub use publish::{OpenPort, Publish, PublishError};
+pub use publish::{OpenPort, Publish, PublishError, PublishedPort};
 pub use relay::{Dial, Dialled};
 pub use request::{
     Ask, Direction, GuestId, How, Journal, Judge, Name, NameError, Protocol, Record, Verdict,

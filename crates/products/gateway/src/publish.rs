@@ -9,13 +9,14 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::net::{bind, connect, ipproto, listen, socket_with, sockopt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::limits::PUBLISHED_BACKLOG;
 use crate::request::Protocol;
-use crate::splice::Except;
+use crate::splice::{Except, Follow, Listens};
 
 /// Ports to publish: `[HOSTADDRESS:]PORT[:GUESTPORT][/udp]`, where a port may be a range, or
 /// `PATH:GUESTPORT` for a Unix socket (a path has a slash), or `auto[,~PORTS][/udp]` for all ports on which programs in
@@ -95,6 +96,25 @@ impl OpenPort {
     }
 }
 
+/// A port of this machine that is open, and the guest's that it leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct PublishedPort {
+    /// TCP, or UDP.
+    pub protocol: Protocol,
+    /// The socket's address.
+    pub host: SocketAddr,
+    /// The guest's.
+    pub guest: SocketAddr,
+}
+
+impl PublishedPort {
+    /// The port with these addresses.
+    pub fn new(protocol: Protocol, host: SocketAddr, guest: SocketAddr) -> Self {
+        Self { protocol, host, guest }
+    }
+}
+
 /// Removes the path of a Unix socket when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Unlink(PathBuf);
@@ -126,6 +146,16 @@ impl Publish {
             On::All { except } => return self.open_free(except),
             On::Ports { address, first, last, .. } => (*address, *first, *last),
         };
+        self.open_range(address, (first, last), false)
+    }
+
+    /// `both`: a port that another program has for one version of IP is not opened for the other one.
+    fn open_range(
+        &self,
+        address: Option<IpAddr>,
+        (first, last): (u16, u16),
+        both: bool,
+    ) -> io::Result<Vec<OpenPort>> {
         let mut opened = Vec::new();
         for port in (first..=last).filter(|port| !self.leaves_out(*port)) {
             let to = self.to + (port - first);
@@ -135,9 +165,11 @@ impl Publish {
                     let first = self.open_port((Ipv4Addr::UNSPECIFIED, port).into(), to)?;
                     let port = first.local.map_or(port, |local| local.port());
                     opened.push(first);
-                    // The machine may lack IPv6.
-                    let second = self.open_port((Ipv6Addr::UNSPECIFIED, port).into(), to);
-                    opened.extend(second.ok().map(|second| OpenPort { optional: true, ..second }));
+                    match self.open_port((Ipv6Addr::UNSPECIFIED, port).into(), to) {
+                        Ok(second) => opened.push(OpenPort { optional: true, ..second }),
+                        Err(error) if may_be_without(&error, both) => {}
+                        Err(error) => return Err(error),
+                    }
                 }
             }
         }
@@ -172,7 +204,7 @@ impl Publish {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });
         let mut opened = Vec::new();
         for port in those() {
-            match Self::one(port, self.protocol).open() {
+            match Self::one(port, self.protocol).open_both() {
                 Ok(sockets) => opened.extend(sockets),
                 Err(e)
                     if [io::ErrorKind::AddrInUse, io::ErrorKind::PermissionDenied]
@@ -190,6 +222,24 @@ impl Publish {
         Self { on, to: port, guest: None, protocol }
     }
 
+    /// Opens both versions of IP of one port, or neither, but for a version that this machine lacks.
+    pub(crate) fn open_both(&self) -> io::Result<Vec<OpenPort>> {
+        match self.on {
+            On::Ports { address, first, last, .. } => self.open_range(address, (first, last), true),
+            _ => self.open(),
+        }
+    }
+
+    /// Whether these are all free ports of this machine.
+    pub fn is_all(&self) -> bool {
+        matches!(self.on, On::All { .. })
+    }
+
+    /// Whether these are ports that the text names, and no others.
+    pub(crate) fn is_named(&self) -> bool {
+        matches!(self.on, On::Ports { .. })
+    }
+
     /// Whether these are the ports on which programs in the guest's namespace listen.
     pub fn is_auto(&self) -> bool {
         self.auto().is_some()
@@ -201,6 +251,12 @@ impl Publish {
             On::Auto { except } => Some(except),
             _ => None,
         }
+    }
+
+    /// What is followed so.
+    pub(crate) fn follow(&self) -> Option<Follow> {
+        let except = self.auto()?.clone();
+        Some(Follow { side: Listens::Inside, protocol: self.protocol, except })
     }
 
     /// The guest's address, if it was [given](Self::to_guest).
@@ -260,7 +316,7 @@ impl Publish {
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
             }
             let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-            if connect(&probe, &address) != Err(rustix::io::Errno::CONNREFUSED) {
+            if connect(&probe, &address) != Err(Errno::CONNREFUSED) {
                 return Err(error.into());
             }
             std::fs::remove_file(path)?;
@@ -325,6 +381,19 @@ fn parse(text: &str) -> Result<Publish, &'static str> {
         return Err("the guest's port cannot be 0");
     }
     Ok(Publish { on: On::Ports { address, first, last, except }, to, guest: None, protocol })
+}
+
+/// This port of all addresses, of both versions of IP.
+pub(crate) fn either_version(port: u16) -> [SocketAddr; 2] {
+    [(Ipv4Addr::UNSPECIFIED, port).into(), (Ipv6Addr::UNSPECIFIED, port).into()]
+}
+
+/// Whether a port of all addresses may do without IPv6: this machine may lack it, and unless `both` are needed, another
+/// program may have it.
+fn may_be_without(error: &io::Error, both: bool) -> bool {
+    let lacks = [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|number| lacks.contains(&number))
+        || (!both && error.kind() == io::ErrorKind::AddrInUse)
 }
 
 /// The ports that the kernel chooses for connections.

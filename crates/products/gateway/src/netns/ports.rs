@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use rustix::io::pread;
@@ -35,6 +35,13 @@ pub struct ListeningPort {
     pub port: u16,
     /// The address.
     pub at: ListensAt,
+}
+
+impl ListeningPort {
+    /// The port of a socket that is bound to this address.
+    pub(crate) fn of(at: SocketAddr) -> Self {
+        Self { port: at.port(), at: kind_of(at.ip().to_canonical()) }
+    }
 }
 
 /// The kind of address that a socket is bound to.

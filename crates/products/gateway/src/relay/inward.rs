@@ -10,13 +10,14 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
 
 use super::pair::{Pair, reset_on_drop};
-use super::ports::{Leads, Published, Socket};
+use super::ports::{Leads, Place, Published, Socket};
 use super::{Flow, Relay};
 use crate::context::{FlowRecord, JudgedFlow};
 use crate::epoll::{SourceKind, Token};
 use crate::limits::{ACCEPT_BURST, CLIENTS_LEAVE, DIAL_RETRY};
-use crate::publish::{OpenPort, Publish};
+use crate::publish::{OpenPort, Publish, PublishedPort, Unlink};
 use crate::request::{How, Protocol};
+use crate::splice::Listens;
 
 impl Relay {
     /// Publishes open sockets to the guest's address of their own version of IP, or to any: all or none.
@@ -29,18 +30,28 @@ impl Relay {
         what: &Publish,
         opened: Vec<OpenPort>,
     ) -> io::Result<()> {
+        let sockets = self.publish_all(now, opened)?;
+        self.published.sets.push((what.clone(), sockets));
+        Ok(())
+    }
+
+    /// All or none.
+    pub(super) fn publish_all(
+        &mut self,
+        now: Instant,
+        opened: Vec<OpenPort>,
+    ) -> io::Result<Vec<Socket>> {
         let mut sockets = Vec::new();
         for opened in opened {
             match self.publish_one(now, opened) {
                 Ok(socket) => sockets.extend(socket),
                 Err(error) => {
-                    sockets.into_iter().for_each(|socket| self.close_published(now, socket));
+                    self.close_sockets(now, sockets);
                     return Err(error);
                 }
             }
         }
-        self.published.sets.push((what.clone(), sockets));
-        Ok(())
+        Ok(sockets)
     }
 
     /// Ends what was published so; clients that are connected stay. Returns whether there was any.
@@ -49,8 +60,19 @@ impl Relay {
             return false;
         };
         let (_, sockets) = self.published.sets.remove(at);
-        sockets.into_iter().for_each(|socket| self.close_published(now, socket));
+        self.close_sockets(now, sockets);
+        if let Some(follow) = what.follow() {
+            self.leave(now, &follow);
+        }
         true
+    }
+
+    /// Closes these ports, of those that were published by name. Returns their number.
+    pub(crate) fn unpublish_ports(&mut self, now: Instant, ports: &[PublishedPort]) -> usize {
+        let sockets = self.published.take_named(&ports.iter().copied().collect());
+        let closed = sockets.len();
+        self.close_sockets(now, sockets);
+        closed
     }
 
     /// What is published.
@@ -58,22 +80,34 @@ impl Relay {
         self.published.sets.iter().map(|(what, _)| what.clone()).collect()
     }
 
-    fn close_published(&mut self, now: Instant, socket: Socket) {
-        match socket {
-            Socket::Listener(at) => drop(self.published.listeners.try_remove(at)),
-            Socket::Datagrams(guest) => {
-                self.unpublish_datagrams(guest.port());
-                self.udp.unpublish(now, &self.context, guest);
+    /// The open ports that were published by name.
+    pub(crate) fn published_ports(&self) -> Vec<PublishedPort> {
+        self.published.named().collect()
+    }
+
+    pub(super) fn close_sockets(&mut self, now: Instant, sockets: Vec<Socket>) {
+        for socket in sockets {
+            match socket.place {
+                Place::Listener(at, serial) => {
+                    let listeners = &mut self.published.listeners;
+                    if listeners.get(at).is_some_and(|published| published.serial == serial) {
+                        listeners.remove(at);
+                    }
+                }
+                Place::Datagrams { spliced, guest } => {
+                    if let (Some(number), Some(loopback)) = (spliced, &self.setup.loopback) {
+                        loopback.splicer().close(number);
+                    }
+                    if let Some(guest) = guest {
+                        self.udp.unpublish(now, &self.context, guest);
+                    }
+                }
             }
         }
     }
 
     /// `None`: another socket stands for it.
-    pub(super) fn publish_one(
-        &mut self,
-        now: Instant,
-        opened: OpenPort,
-    ) -> io::Result<Option<Socket>> {
+    fn publish_one(&mut self, now: Instant, opened: OpenPort) -> io::Result<Option<Socket>> {
         let OpenPort { socket, port, protocol, local, guest, optional, path } = opened;
         let like = local.map(|local| local.ip());
         // Datagrams keep their version of IP.
@@ -87,27 +121,28 @@ impl Relay {
                 return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, text));
             }
         };
-        self.note_own_port(protocol, local);
-        if protocol == Protocol::Udp {
-            if !self.publish_datagrams(&socket, local, to)? {
-                self.udp.publish(now, &mut self.context, socket, to)?;
-            }
-            return Ok(Some(Socket::Datagrams(to)));
-        }
+        let own = local.and_then(|local| self.note_own(Listens::Outside, protocol, local));
+        let place = match protocol {
+            Protocol::Udp => self.publish_datagrams(now, socket, local, to, own.as_ref())?,
+            _ => self.listen(socket, to, Leads::In, path)?,
+        };
+        Ok(Some(Socket { protocol, local, to, place, _own: own }))
+    }
+
+    /// Accepts the clients of a listener from now on.
+    pub(super) fn listen(
+        &mut self,
+        listener: OwnedFd,
+        to: SocketAddr,
+        leads: Leads,
+        path: Option<Unlink>,
+    ) -> io::Result<Place> {
         let slot = self.published.listeners.vacant_entry();
         let at = slot.key();
-        let serial = self.context.watch.add_source(&socket, SourceKind::Published, at as u32)?;
-        let (leads, followed, waits) = (Leads::In, None, true);
-        slot.insert(Published {
-            listener: socket,
-            serial,
-            to,
-            leads,
-            followed,
-            waits,
-            _path: path,
-        });
-        Ok(Some(Socket::Listener(at)))
+        // Clients that wait already are an event.
+        let serial = self.context.watch.add_source(&listener, SourceKind::Published, at as u32)?;
+        slot.insert(Published { listener, serial, to, leads, waits: false, _path: path });
+        Ok(Place::Listener(at, serial))
     }
 
     /// The guest's address of the same version of IP, or another.
@@ -118,58 +153,75 @@ impl Relay {
     }
 
     pub(super) fn note_clients(&mut self, token: Token) {
-        if let Some(published) = self.published.listeners.get_mut(token.at as usize)
+        let at = token.at as usize;
+        if let Some(published) = self.published.listeners.get_mut(at)
             && published.serial == token.serial
         {
-            published.waits = true;
+            if !std::mem::replace(&mut published.waits, true) {
+                self.published.waiting.push_back(at);
+            }
             self.accept_at = Some(Instant::ZERO);
         }
     }
 
-    /// Accepts clients, as far as there is room for their connections.
+    /// Accepts clients, as far as there is room for their connections. Listeners take turns.
     pub(super) fn accept(&mut self, now: Instant, stack: &mut Stack) {
         if self.accept_at.is_none_or(|at| at > now) {
             return;
         }
         self.accept_at = None;
-        let waiting = self.published.listeners.iter().filter(|(_, published)| published.waits);
-        let waiting: Vec<usize> = waiting.map(|(at, _)| at).collect();
-        for at in waiting {
-            for _ in 0..ACCEPT_BURST {
-                if !self.has_room_for_clients() {
-                    // Further clients wait in the backlog.
-                    return self.accept_at = Some(now + DIAL_RETRY);
-                }
-                let Some(published) = self.published.listeners.get_mut(at) else { break };
-                let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-                match acceptfrom_with(&published.listener, flags) {
-                    Ok((socket, client)) => {
-                        let (to, leads) = (published.to, published.leads);
-                        let client = client.and_then(|client| SocketAddr::try_from(client).ok());
-                        match leads {
-                            Leads::In => self.welcome(now, stack, socket, (client, to)),
-                            Leads::Out => {
-                                let from = client_inside(client, to);
-                                self.join_outside(now, socket, from, to);
-                            }
-                        }
-                    }
-                    Err(rustix::io::Errno::AGAIN) => {
+        for _ in 0..self.published.waiting.len() {
+            let Some(at) = self.published.waiting.pop_front() else { break };
+            match self.accept_from(now, stack, at) {
+                Accepted::All => {
+                    if let Some(published) = self.published.listeners.get_mut(at) {
                         published.waits = false;
-                        break;
                     }
-                    // The client reset its connection in the backlog.
-                    Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
-                    Err(_) => {
-                        self.context.counters.exhausted += 1;
-                        return self.accept_at = Some(now + DIAL_RETRY);
-                    }
+                }
+                Accepted::Some => self.published.waiting.push_back(at),
+                Accepted::NoRoom => {
+                    // Further clients wait in the backlog.
+                    self.published.waiting.push_back(at);
+                    return self.accept_at = Some(now + DIAL_RETRY);
                 }
             }
         }
-        if self.published.listeners.iter().any(|(_, published)| published.waits) {
+        if !self.published.waiting.is_empty() {
             self.accept_at = Some(Instant::ZERO);
         }
+    }
+
+    fn accept_from(&mut self, now: Instant, stack: &mut Stack, at: usize) -> Accepted {
+        for _ in 0..ACCEPT_BURST {
+            if !self.has_room_for_clients() {
+                return Accepted::NoRoom;
+            }
+            let Some(published) = self.published.listeners.get(at).filter(|p| p.waits) else {
+                return Accepted::All;
+            };
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            match acceptfrom_with(&published.listener, flags) {
+                Ok((socket, client)) => {
+                    let (to, leads) = (published.to, published.leads);
+                    let client = client.and_then(|client| SocketAddr::try_from(client).ok());
+                    match leads {
+                        Leads::In => self.welcome(now, stack, socket, (client, to)),
+                        Leads::Out => {
+                            let from = client_inside(client, to);
+                            self.join_outside(now, socket, from, to);
+                        }
+                    }
+                }
+                Err(rustix::io::Errno::AGAIN) => return Accepted::All,
+                // The client reset its connection in the backlog.
+                Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
+                Err(_) => {
+                    self.context.counters.exhausted += 1;
+                    return Accepted::NoRoom;
+                }
+            }
+        }
+        Accepted::Some
     }
 
     /// Clients leave a part of the connections for the guest's own.
@@ -194,7 +246,7 @@ impl Relay {
         let Ok(to) = judged.to else {
             return reset_on_drop(&socket);
         };
-        if self.setup.loopback.as_ref().is_some_and(|loopback| loopback.takes(client)) {
+        if self.setup.loopback.as_ref().is_some_and(|loopback| loopback.takes(client, to.port())) {
             return self.join_inside(socket, client, judged);
         }
         let JudgedFlow { flow, ask, .. } = judged;
@@ -218,6 +270,14 @@ impl Relay {
             }
         }
     }
+}
+
+/// The clients that were accepted of those that wait.
+enum Accepted {
+    All,
+    Some,
+    /// There is no room for more, of any listener.
+    NoRoom,
 }
 
 /// Connects to the guest: from the client's address, or from the gateway's where the guest could not

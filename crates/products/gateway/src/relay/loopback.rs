@@ -9,14 +9,14 @@ use pagewire::services::Instant;
 
 use super::Relay;
 use super::pair::reset_on_drop;
-use super::ports::{Leads, Published, Socket};
+use super::ports::{Leads, Place, Ports, Socket};
 use crate::context::JudgedFlow;
-use crate::epoll::SourceKind;
 use crate::netns::NsSockets;
+use crate::publish::Publish;
 use crate::request::{Ask, Direction, Protocol};
 use crate::splice::{
-    DatagramPort, Diverter, Far, FlowSettings, Follow, Follower, Inbox, Join, Listens, OwnPorts,
-    PortChange, Splicer,
+    DatagramPort, Diverter, Far, FlowSettings, Follow, Follower, Forward, Inbox, Join, Listens,
+    OwnPort, OwnPorts, PortChange, Splicer, loopbacks as loopback_addresses,
 };
 
 /// What a guest has in whose namespace sockets can be made.
@@ -56,9 +56,17 @@ impl Loopback {
         &self.inbox
     }
 
-    /// Whether this client of a published port is joined with the namespace's loopback.
-    pub(super) fn takes(&self, client: Option<SocketAddr>) -> bool {
-        self.for_clients && client.is_none_or(|client| client.ip().to_canonical().is_loopback())
+    /// Whether this client of a published port is joined with the namespace's loopback. It is not where that port is
+    /// a forwarded one, which would lead out here again, and so on without end.
+    pub(super) fn takes(&self, client: Option<SocketAddr>, port: u16) -> bool {
+        self.for_clients
+            && client.is_none_or(|client| client.ip().to_canonical().is_loopback())
+            && !self.is_forwarded(Protocol::Tcp, port)
+    }
+
+    fn is_forwarded(&self, protocol: Protocol, port: u16) -> bool {
+        let is_own = |at: &SocketAddr| self.own.has(Listens::Inside, protocol, *at);
+        loopback_addresses(port).iter().any(is_own)
     }
 }
 
@@ -113,97 +121,152 @@ impl Relay {
         loopback.splicer.join(Join { client: socket, to, far, flow, ask, began });
     }
 
-    /// Serves listeners on the namespace's loopback, each of which leads to an address of this machine's.
+    /// Serves listeners on ports of the namespace's loopback, each of which leads to an address of this machine's: all
+    /// or none.
     ///
     /// # Errors
     /// Those of `epoll_ctl(2)`.
     pub(crate) fn forward(
         &mut self,
         now: Instant,
-        protocol: Protocol,
-        port: u16,
-        listeners: Vec<(OwnedFd, SocketAddr)>,
-        followed: bool,
+        what: &Forward,
+        listeners: Vec<(u16, OwnedFd, SocketAddr)>,
     ) -> io::Result<()> {
-        if let Some(loopback) = &self.setup.loopback {
-            loopback.own.add(Listens::Inside, protocol, port);
-        }
-        let followed = followed.then_some((Listens::Outside, port));
-        for (listener, to) in listeners {
-            if protocol == Protocol::Udp {
-                self.forward_datagrams(now, port, listener, to);
-                continue;
-            }
-            let slot = self.published.listeners.vacant_entry();
-            let at = slot.key() as u32;
-            let serial = self.context.watch.add_source(&listener, SourceKind::Published, at)?;
-            let (leads, waits, path) = (Leads::Out, true, None);
-            slot.insert(Published { listener, serial, to, leads, followed, waits, _path: path });
-        }
-        self.accept_at = Some(Instant::ZERO);
+        let sockets = self.forward_all(now, what.protocol, listeners)?;
+        self.published.forwarded.push((what.clone(), sockets));
         Ok(())
     }
 
+    /// Ends what was forwarded so. Returns whether there was any.
+    pub(crate) fn unforward(&mut self, now: Instant, what: &Forward) -> bool {
+        let mut forwarded = self.published.forwarded.iter();
+        let Some(at) = forwarded.position(|(other, _)| other == what) else { return false };
+        let (_, sockets) = self.published.forwarded.remove(at);
+        self.close_sockets(now, sockets);
+        if let Some(follow) = what.follow() {
+            self.leave(now, &follow);
+        }
+        true
+    }
+
+    fn forward_all(
+        &mut self,
+        now: Instant,
+        protocol: Protocol,
+        listeners: Vec<(u16, OwnedFd, SocketAddr)>,
+    ) -> io::Result<Vec<Socket>> {
+        let mut sockets = Vec::new();
+        for (port, listener, to) in listeners {
+            let [v4, v6] = loopback_addresses(port);
+            let local = if to.is_ipv4() { v4 } else { v6 };
+            let own = self.note_own(Listens::Inside, protocol, local);
+            let place = match protocol {
+                Protocol::Udp => Ok(self.forward_datagrams(now, listener, to, own.as_ref())),
+                _ => self.listen(listener, to, Leads::Out, None),
+            };
+            match place {
+                Ok(place) => {
+                    sockets.push(Socket { protocol, local: Some(local), to, place, _own: own });
+                }
+                Err(error) => {
+                    self.close_sockets(now, sockets);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(sockets)
+    }
+
     /// Serves a socket for datagrams on the namespace's loopback, if rules permit that. Its flows have this verdict.
-    fn forward_datagrams(&mut self, now: Instant, port: u16, socket: OwnedFd, to: SocketAddr) {
+    fn forward_datagrams(
+        &mut self,
+        now: Instant,
+        socket: OwnedFd,
+        to: SocketAddr,
+        own: Option<&OwnPort>,
+    ) -> Place {
+        // A socket that is closed refuses datagrams.
+        let closed = Place::Datagrams { spliced: None, guest: None };
         let from = SocketAddr::new(to.ip(), 0);
         let JudgedFlow { ask, to: leads_to, .. } =
             self.context.judge_forwarded(now, Protocol::Udp, from, to);
-        // A socket that is closed refuses datagrams.
-        let Ok(leads_to) = leads_to else { return };
+        let Ok(leads_to) = leads_to else { return closed };
         let (_, other) = loopbacks(to.is_ipv6(), to.port());
         let other = (leads_to == to && self.context.permits_forwarded(Protocol::Udp, from, other))
             .then_some(other);
-        let Some(loopback) = &self.setup.loopback else { return };
-        let (to, far) = ((leads_to, other), Far::Outside);
-        loopback.splicer.serve(DatagramPort { port, socket, reads: true, to, far, ask });
+        self.published.last_number += 1;
+        let number = self.published.last_number;
+        let Some(loopback) = &self.setup.loopback else { return closed };
+        // A published port of ours would lead in there again, and so on without end.
+        let is_own = |at: &SocketAddr| loopback.own.has(Listens::Outside, Protocol::Udp, *at);
+        if loopback.for_clients && (is_own(&leads_to) || other.as_ref().is_some_and(is_own)) {
+            tracing::info!(port = to.port(), "a published port is not forwarded to itself");
+            return closed;
+        }
+        let (to, far, _own) = ((leads_to, other), Far::Outside, own.cloned());
+        loopback.splicer.serve(DatagramPort { number, socket, _own, reads: true, to, far, ask });
+        Place::Datagrams { spliced: Some(number), guest: None }
     }
 
-    /// Serves the clients of a published socket for datagrams that come over this machine's loopback. Returns whether
-    /// there are no others.
+    /// Serves a published socket for datagrams. Clients that come over this machine's loopback may be the
+    /// namespace's.
     pub(super) fn publish_datagrams(
         &mut self,
-        socket: &OwnedFd,
+        now: Instant,
+        socket: OwnedFd,
         local: Option<SocketAddr>,
         guest: SocketAddr,
-    ) -> io::Result<bool> {
-        let loopback = self.setup.loopback.as_ref().filter(|loopback| loopback.for_clients);
-        let (Some(loopback), Some(local)) = (loopback, local) else { return Ok(false) };
-        let (port, reads) = (guest.port(), local.ip().is_loopback());
-        if !reads && !local.ip().is_unspecified() {
-            return Ok(false);
-        }
+        own: Option<&OwnPort>,
+    ) -> io::Result<Place> {
+        let joins = |loopback: &Loopback| {
+            loopback.for_clients && !loopback.is_forwarded(Protocol::Udp, guest.port())
+        };
+        let of_loopback = |local: &SocketAddr| local.ip().is_loopback();
+        let local = local.filter(|at| of_loopback(at) || at.ip().is_unspecified());
+        let local = local.filter(|_| self.setup.loopback.as_ref().is_some_and(joins));
+        let Some(local) = local else {
+            self.udp.publish(now, &mut self.context, socket, guest)?;
+            return Ok(Place::Datagrams { spliced: None, guest: Some(guest) });
+        };
         let mut ask = Ask::new(self.context.guest, Protocol::Udp, local, guest);
         ask.direction = Direction::In;
-        if !self.context.permits_client(&ask) {
-            return Ok(reads);
-        }
-        let (first, second) = loopbacks(local.is_ipv6(), port);
-        let (to, far) = ((first, Some(second)), Far::Inside);
-        let socket = socket.try_clone()?;
-        loopback.splicer.serve(DatagramPort { port, socket, reads, to, far, ask });
-        Ok(reads)
+        let (reads, permitted) = (of_loopback(&local), self.context.permits_client(&ask));
+        // The thread gets the socket last: what it has it keeps.
+        let (socket, guest) = match (reads, permitted) {
+            (true, true) => (Some(socket), None),
+            (true, false) => (None, None),
+            (false, permitted) => {
+                let copy = permitted.then(|| socket.try_clone()).transpose()?;
+                self.udp.publish(now, &mut self.context, socket, guest)?;
+                (copy, Some(guest))
+            }
+        };
+        let (Some(socket), Some(loopback)) = (socket, &self.setup.loopback) else {
+            return Ok(Place::Datagrams { spliced: None, guest });
+        };
+        self.published.last_number += 1;
+        let number = self.published.last_number;
+        let (first, second) = loopbacks(local.is_ipv6(), ask.to.port());
+        let (to, far, _own) = ((first, Some(second)), Far::Inside, own.cloned());
+        loopback.splicer.serve(DatagramPort { number, socket, _own, reads, to, far, ask });
+        Ok(Place::Datagrams { spliced: Some(number), guest })
     }
 
-    /// Serves such clients of the guest's port no more.
-    pub(super) fn unpublish_datagrams(&self, port: u16) {
-        if let Some(loopback) = &self.setup.loopback {
-            loopback.splicer.close(Far::Inside, port);
-        }
-    }
-
-    /// Notes that a port of this machine is this gateway's own.
-    pub(super) fn note_own_port(&self, protocol: Protocol, local: Option<SocketAddr>) {
-        if let (Some(loopback), Some(local)) = (&self.setup.loopback, local) {
-            loopback.own.add(Listens::Outside, protocol, local.port());
-        }
+    /// Notes a socket of this gateway itself, before it is bound where that is possible.
+    pub(crate) fn note_own(
+        &self,
+        side: Listens,
+        protocol: Protocol,
+        at: SocketAddr,
+    ) -> Option<OwnPort> {
+        self.setup.loopback.as_ref().map(|loopback| loopback.own.note(side, protocol, at))
     }
 
     /// Opens ports for as long as programs listen on them.
     ///
     /// # Errors
     /// `Unsupported` without sockets in the guest's namespace; no thread is left.
-    pub(crate) fn follow(&mut self, what: Follow) -> io::Result<()> {
+    fn follow(&mut self, what: Follow) -> io::Result<()> {
         let loopback = self.setup.loopback.as_mut().ok_or(io::ErrorKind::Unsupported)?;
         let follower = match loopback.follower.take() {
             Some(follower) => follower,
@@ -214,14 +277,42 @@ impl Relay {
                 loopback.inbox.clone(),
             )?,
         };
+        self.published.follows.push(what.clone());
         loopback.follower.insert(follower).follow(what);
         Ok(())
     }
 
+    /// Publishes the ports of programs in the namespace, as long as they listen.
+    ///
+    /// # Errors
+    /// As those of [`follow`](Self::follow).
+    pub(crate) fn publish_followed(&mut self, what: &Publish, follow: Follow) -> io::Result<()> {
+        self.follow(follow)?;
+        self.published.sets.push((what.clone(), Vec::new()));
+        Ok(())
+    }
+
+    /// Forwards to programs of this machine, as long as they listen.
+    ///
+    /// # Errors
+    /// As those of [`follow`](Self::follow).
+    pub(crate) fn forward_followed(&mut self, what: &Forward, follow: Follow) -> io::Result<()> {
+        self.follow(follow)?;
+        self.published.forwarded.push((what.clone(), Vec::new()));
+        Ok(())
+    }
+
     /// Closes the ports that are open because of this.
-    pub(crate) fn leave(&self, what: Follow) {
+    pub(super) fn leave(&mut self, now: Instant, what: &Follow) {
+        let Ports { follows, followed, .. } = &mut self.published;
+        if let Some(at) = follows.iter().position(|other| other == what) {
+            follows.remove(at);
+        }
+        let those = followed.extract_if(.., |_, (because, _)| because == what);
+        let sockets = those.flat_map(|(_, (_, sockets))| sockets).collect();
+        self.close_sockets(now, sockets);
         if let Some(follower) = self.setup.loopback.as_ref().and_then(|own| own.follower.as_ref()) {
-            follower.leave(what);
+            follower.leave(what.clone());
         }
     }
 
@@ -229,53 +320,41 @@ impl Relay {
     pub(super) fn change_ports(&mut self, now: Instant) {
         let Some(loopback) = &self.setup.loopback else { return };
         for change in loopback.inbox.take() {
-            match change {
-                PortChange::Publish(port, opened) => {
-                    for one in opened {
-                        match self.publish_one(now, one) {
-                            Ok(Some(Socket::Listener(at))) => {
-                                if let Some(published) = self.published.listeners.get_mut(at) {
-                                    published.followed = Some((Listens::Inside, port));
-                                }
-                            }
-                            Ok(_) => {}
-                            Err(error) => {
-                                tracing::info!(port, %error, "a port was not published");
-                            }
-                        }
-                    }
-                }
-                PortChange::Forward(protocol, port, listeners) => {
-                    if let Err(error) = self.forward(now, protocol, port, listeners, true) {
-                        tracing::info!(port, %error, "a port was not forwarded");
-                    }
-                }
+            let (follow, port, sockets) = match change {
                 PortChange::Close(side, protocol, port) => {
-                    self.close_followed(now, side, protocol, port);
+                    let closed = self.published.followed.remove(&(side, protocol, port));
+                    self.close_sockets(now, closed.map(|(_, all)| all).unwrap_or_default());
+                    continue;
+                }
+                // It was looked for before it was followed no more.
+                PortChange::Publish(ref follow, ..) | PortChange::Forward(ref follow, ..)
+                    if !self.published.follows.contains(follow) =>
+                {
+                    continue;
+                }
+                PortChange::Publish(follow, port, opened, _own) => {
+                    (follow, port, self.publish_all(now, opened))
+                }
+                PortChange::Forward(follow, port, listeners, _own) => {
+                    let listeners = listeners.into_iter().map(|(one, to)| (port, one, to));
+                    let opened = self.forward_all(now, follow.protocol, listeners.collect());
+                    (follow, port, opened)
+                }
+            };
+            match sockets {
+                Ok(sockets) => {
+                    let key = (follow.side, follow.protocol, port);
+                    self.published.followed.insert(key, (follow, sockets));
+                }
+                Err(error) => {
+                    tracing::info!(port, %error, "a port was not opened");
+                    let loopback = self.setup.loopback.as_ref();
+                    if let Some(follower) = loopback.and_then(|own| own.follower.as_ref()) {
+                        follower.failed(follow, port);
+                    }
                 }
             }
         }
-    }
-
-    /// Closes a port that was open for a program.
-    fn close_followed(&mut self, now: Instant, side: Listens, protocol: Protocol, port: u16) {
-        if protocol == Protocol::Tcp {
-            let listeners = &mut self.published.listeners;
-            listeners.retain(|_, published| published.followed != Some((side, port)));
-        }
-        let Some(loopback) = &self.setup.loopback else { return };
-        if protocol == Protocol::Udp {
-            let far = match side {
-                Listens::Inside => Far::Inside,
-                Listens::Outside => Far::Outside,
-            };
-            loopback.splicer.close(far, port);
-            let guests = self.setup.addresses.iter().filter(|_| side == Listens::Inside);
-            for ip in guests {
-                self.udp.unpublish(now, &self.context, SocketAddr::new(*ip, port));
-            }
-        }
-        loopback.own.remove(side.other(), protocol, port);
     }
 
     /// Number of connections between sockets of the kernel.

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, connect, recvfrom, send, sendto};
 use slab::Slab;
 
-use super::{Datagram, Far, Shared, add};
+use super::{Datagram, Far, OwnPort, Shared, add};
 use crate::context::DescriptorShare;
 use crate::limits::{
     DESTINATIONS_BURST, DESTINATIONS_PER_SECOND, UDP_BURST, UDP_CLIENTS_BURST,
@@ -24,9 +24,11 @@ use crate::request::{Ask, Direction, How, Journal, Record, Verdict};
 
 /// A socket whose clients are served.
 pub(crate) struct DatagramPort {
-    /// The port of the program that it leads to, or for which it is open.
-    pub(crate) port: u16,
+    /// By which it is closed.
+    pub(crate) number: u64,
     pub(crate) socket: OwnedFd,
+    /// Its note as one of this gateway's own, which ends behind the socket.
+    pub(crate) _own: Option<OwnPort>,
     /// The thread reads the socket. `false`: a [`Diverter`](super::Diverter) does, for some of its clients.
     pub(crate) reads: bool,
     /// The addresses that it leads to: the second one if the first refuses.
@@ -143,8 +145,8 @@ impl Datagrams {
     }
 
     /// Serves a port no more.
-    pub(super) fn close(&mut self, far: Far, port: u16) {
-        let is_it = |this: &DatagramPort| (this.far, this.port) == (far, port);
+    pub(super) fn close(&mut self, number: u64) {
+        let is_it = |this: &DatagramPort| this.number == number;
         let those = self.ports.iter().filter(|(_, port)| is_it(&port.this)).map(|(at, _)| at);
         for at in those.collect::<Vec<_>>() {
             self.end_those(How::Finished, |client| client.port == at);

@@ -1,18 +1,18 @@
 //! [`Follower`]: a thread that looks once a second which ports programs listen on, in the guest's namespace and out
 //! here, and has the relay open and close ports accordingly.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Inbox;
 use super::forward::Except;
 use crate::limits::{PORTS_FOLLOWED, PORTS_LOOK};
-use crate::netns::{ListensAt, NsSockets};
-use crate::publish::{OpenPort, Publish};
+use crate::netns::{ListeningPort, ListensAt, NsSockets};
+use crate::publish::{OpenPort, Publish, either_version};
 use crate::request::Protocol;
 
 /// Ports that are opened for as long as programs listen on them.
@@ -45,30 +45,88 @@ impl Listens {
 /// A change for the relay.
 #[derive(Debug)]
 pub(crate) enum PortChange {
-    /// A program in the namespace listens.
-    Publish(u16, Vec<OpenPort>),
+    /// A program in the namespace listens. What is noted stays so until the relay has noted it, too.
+    Publish(Follow, u16, Vec<OpenPort>, Vec<OwnPort>),
     /// A program out here listens; the listeners in the namespace.
-    Forward(Protocol, u16, Vec<(OwnedFd, SocketAddr)>),
+    Forward(Follow, u16, Vec<(OwnedFd, SocketAddr)>, Vec<OwnPort>),
     /// It listens no more.
     Close(Listens, Protocol, u16),
 }
 
-/// The ports that this gateway itself has opened, which are no programs'.
-#[derive(Clone, Default)]
-pub(crate) struct OwnPorts(Arc<Mutex<BTreeSet<(Listens, Protocol, u16)>>>);
+/// The sockets that this gateway itself has opened, which are no programs'. A socket is noted before it is bound.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OwnPorts(Arc<Mutex<BTreeMap<OwnKey, usize>>>);
+
+/// The side of a socket, and where it is bound.
+type OwnKey = (Listens, Protocol, SocketAddr);
+
+/// The note of a socket, which ends with its drop.
+#[derive(Debug)]
+pub(crate) struct OwnPort {
+    all: OwnPorts,
+    key: OwnKey,
+}
 
 impl OwnPorts {
-    pub(crate) fn add(&self, side: Listens, protocol: Protocol, port: u16) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((side, protocol, port));
+    pub(crate) fn note(&self, side: Listens, protocol: Protocol, at: SocketAddr) -> OwnPort {
+        let (all, key) = (self.clone(), (side, protocol, at));
+        *self.lock().entry(key).or_default() += 1;
+        OwnPort { all, key }
     }
 
-    pub(crate) fn remove(&self, side: Listens, protocol: Protocol, port: u16) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(side, protocol, port));
+    /// Notes what is opened on the other side of a program's port.
+    pub(crate) fn note_other(&self, follow: &Follow, port: u16) -> Vec<OwnPort> {
+        let other = follow.side.other();
+        let addresses = match other {
+            Listens::Outside => either_version(port),
+            Listens::Inside => loopbacks(port),
+        };
+        addresses.map(|at| self.note(other, follow.protocol, at)).into()
     }
 
-    fn all(&self) -> BTreeSet<(Listens, Protocol, u16)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Whether a connection to this address is one to this gateway.
+    pub(crate) fn has(&self, side: Listens, protocol: Protocol, to: SocketAddr) -> bool {
+        let any = match to {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, to.port()).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, to.port()).into(),
+        };
+        let all = self.lock();
+        [to, any].iter().any(|at| all.contains_key(&(side, protocol, *at)))
     }
+
+    fn of(&self, side: Listens, protocol: Protocol) -> BTreeSet<ListeningPort> {
+        let all = self.lock();
+        let those = all.keys().filter(|key| (key.0, key.1) == (side, protocol));
+        those.map(|(_, _, at)| ListeningPort::of(*at)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<OwnKey, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Clone for OwnPort {
+    fn clone(&self) -> Self {
+        let (side, protocol, at) = self.key;
+        self.all.note(side, protocol, at)
+    }
+}
+
+impl Drop for OwnPort {
+    fn drop(&mut self) {
+        let mut all = self.all.lock();
+        if let Some(count) = all.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.key);
+            }
+        }
+    }
+}
+
+/// This port of both loopback addresses.
+pub(crate) fn loopbacks(port: u16) -> [SocketAddr; 2] {
+    [(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()]
 }
 
 /// The thread; it ends with this handle.
@@ -77,6 +135,7 @@ pub(crate) struct Follower(Sender<Change>);
 enum Change {
     Begin(Follow),
     End(Follow),
+    Failed(Follow, u16),
 }
 
 impl Follower {
@@ -107,6 +166,11 @@ impl Follower {
     pub(crate) fn leave(&self, what: Follow) {
         let _ = self.0.send(Change::End(what));
     }
+
+    /// Has a port tried again that the relay could not serve.
+    pub(crate) fn failed(&self, what: Follow, port: u16) {
+        let _ = self.0.send(Change::Failed(what, port));
+    }
 }
 
 struct Looks {
@@ -124,6 +188,12 @@ impl Looks {
             match asks.recv_timeout(PORTS_LOOK) {
                 Ok(Change::Begin(follow)) => self.follows.push((follow, BTreeSet::new())),
                 Ok(Change::End(follow)) => self.leave(&follow),
+                Ok(Change::Failed(follow, port)) => {
+                    let those = self.follows.iter_mut().filter(|(other, _)| *other == follow);
+                    those.for_each(|(_, open)| open.retain(|other| *other != port));
+                    // Not before the next look.
+                    continue;
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -147,7 +217,6 @@ impl Looks {
         let Follow { side, protocol, .. } = *follow;
         // Until the next look all stays as it is.
         let Ok(wanted) = self.wanted(follow) else { return };
-        let other = side.other();
         let gone: Vec<u16> = open.difference(&wanted).copied().collect();
         for port in gone {
             open.remove(&port);
@@ -162,8 +231,7 @@ impl Looks {
                 continue;
             }
             // A port that another program has is tried again at the next look.
-            if let Ok(change) = self.open(side, protocol, port) {
-                self.own.add(other, protocol, port);
+            if let Ok(change) = self.open(follow, port) {
                 open.insert(port);
                 self.inbox.put(change);
             }
@@ -172,7 +240,7 @@ impl Looks {
 
     /// The ports on which programs listen, and that can be reached from the other side.
     fn wanted(&self, follow: &Follow) -> io::Result<BTreeSet<u16>> {
-        let before = self.own.all();
+        let before = self.own.of(follow.side, follow.protocol);
         let (listening, reached): (_, fn(ListensAt, bool) -> bool) = match follow.side {
             Listens::Inside => (self.sockets.listening(follow.protocol)?, |at, loopback| {
                 loopback || at != ListensAt::Loopback
@@ -183,23 +251,26 @@ impl Looks {
             }
         };
         // One that was opened, or closed, while the table was read is our own, too.
-        let after = self.own.all();
+        let after = self.own.of(follow.side, follow.protocol);
         let wanted = listening.into_iter().filter(|found| {
-            let this = (follow.side, follow.protocol, found.port);
             reached(found.at, self.loopback)
                 && !follow.except.has(found.port)
-                && !before.contains(&this)
-                && !after.contains(&this)
+                && !before.contains(found)
+                && !after.contains(found)
         });
         Ok(wanted.map(|found| found.port).collect())
     }
 
-    fn open(&self, side: Listens, protocol: Protocol, port: u16) -> io::Result<PortChange> {
-        match side {
-            Listens::Inside => Ok(PortChange::Publish(port, Publish::one(port, protocol).open()?)),
+    fn open(&self, follow: &Follow, port: u16) -> io::Result<PortChange> {
+        let (protocol, own) = (follow.protocol, self.own.note_other(follow, port));
+        match follow.side {
+            Listens::Inside => {
+                let opened = Publish::one(port, protocol).open_both()?;
+                Ok(PortChange::Publish(follow.clone(), port, opened, own))
+            }
             Listens::Outside => {
                 let listeners = listen_inside(&self.sockets, protocol, port, port)?;
-                Ok(PortChange::Forward(protocol, port, listeners))
+                Ok(PortChange::Forward(follow.clone(), port, listeners, own))
             }
         }
     }

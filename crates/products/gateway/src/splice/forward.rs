@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::{Follow, Listens};
 use crate::request::Protocol;
 
 /// Ports on the loopback of the guest's namespace that lead to this machine's loopback: `PORT[:PORT][/udp]`, where a
@@ -23,6 +24,14 @@ pub struct Forward {
     pub(crate) ports: Ports,
     pub(crate) except: Except,
     pub(crate) protocol: Protocol,
+}
+
+impl Forward {
+    /// What is followed so.
+    pub(crate) fn follow(&self) -> Option<Follow> {
+        let (protocol, except) = (self.protocol, self.except.clone());
+        (self.ports == Ports::Auto).then_some(Follow { side: Listens::Outside, protocol, except })
+    }
 }
 
 /// Ports in the namespace, and those that they lead to.

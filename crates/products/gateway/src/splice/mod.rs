@@ -35,7 +35,9 @@ use crate::netns::NsSockets;
 use crate::request::{Ask, Journal};
 use crate::sys::datagrams::Received;
 pub(crate) use datagrams::DatagramPort;
-pub(crate) use follow::{Follow, Follower, Listens, OwnPorts, PortChange, listen_inside};
+pub(crate) use follow::{
+    Follow, Follower, Listens, OwnPort, OwnPorts, PortChange, listen_inside, loopbacks,
+};
 pub(crate) use forward::{Except, Ports as ForwardPorts};
 pub use forward::{Forward, ForwardError};
 use worker::Worker;
@@ -53,7 +55,7 @@ enum Job {
     Join(Join),
     Serve(DatagramPort),
     /// To serve a port for datagrams no more.
-    Close(Far, u16),
+    Close(u64),
     Pass(Datagram),
 }
 
@@ -242,8 +244,8 @@ impl Splicer {
     }
 
     /// Serves it no more.
-    pub(crate) fn close(&self, far: Far, port: u16) {
-        self.ask(Job::Close(far, port));
+    pub(crate) fn close(&self, number: u64) {
+        self.ask(Job::Close(number));
     }
 
     fn ask(&self, job: Job) {

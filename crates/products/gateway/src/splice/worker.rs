@@ -266,7 +266,7 @@ impl Worker {
                     let serial = self.next_serial();
                     self.datagrams.serve(port, serial, &self.makes);
                 }
-                Ok(Job::Close(far, port)) => self.datagrams.close(far, port),
+                Ok(Job::Close(number)) => self.datagrams.close(number),
                 Ok(Job::Pass(datagram)) => {
                     let cost = datagram.bytes.len() + DATAGRAM_COST;
                     self.shared.waiting.fetch_sub(cost, Ordering::Relaxed);

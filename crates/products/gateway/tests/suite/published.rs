@@ -204,3 +204,26 @@ fn of_several_sockets_all_are_published_or_none() {
     assert_eq!(world.guest.published().len(), 1);
     std::net::UdpSocket::bind("127.0.0.1:30053").expect("the first port is free");
 }
+
+#[test]
+fn single_ports_of_what_was_published_are_listed_and_closed() {
+    let world = known(allow_all, CONNECTIONS);
+    let range: Publish = "127.0.0.1:30080-30082:80".parse().unwrap();
+    world.guest.publish(&range).unwrap();
+    let any = publish(&world, "0:90");
+    let listed = |world: &World| {
+        let ports = world.guest.published_ports();
+        ports.iter().map(|port| (port.host.to_string(), port.guest.port())).collect::<Vec<_>>()
+    };
+    let all = listed(&world);
+    assert_eq!(all[1], ("127.0.0.1:30081".to_owned(), 81));
+    assert!(all.contains(&(any.to_string(), 90)), "{all:?}");
+    let those = world.guest.published_ports();
+    assert_eq!(world.guest.unpublish_ports(&those[1..2]), 1);
+    assert_eq!(world.guest.unpublish_ports(&those[1..2]), 0);
+    assert!(TcpStream::connect("127.0.0.1:30081").is_err());
+    assert_eq!(listed(&world).len(), all.len() - 1);
+    // What has no port left is not published.
+    world.guest.unpublish_ports(&those);
+    assert!(world.guest.published().is_empty());
+}

@@ -891,6 +891,127 @@ fn a_port_that_is_followed_no_more_is_closed() {
 }
 
 #[test]
+fn ports_that_are_published_as_programs_listen_are_closed_with_their_rule() {
+    alone(|| {
+        let Some((netns, sockets, world)) = both(|config| config) else { return };
+        let auto: Publish = "auto".parse().unwrap();
+        world.guest.publish(&auto).unwrap();
+        assert_eq!(world.guest.published(), [auto.clone()]);
+        let _service = listen(&netns, "127.0.0.1:80");
+        eventually(|| TcpStream::connect((LOCALHOST, 80)).is_ok());
+        assert!(world.guest.unpublish(&auto) && !world.guest.unpublish(&auto));
+        assert!(sockets.listening_outside(Protocol::Tcp).unwrap().is_empty());
+        assert!(world.guest.published().is_empty());
+    });
+}
+
+#[test]
+fn forwarded_ports_are_closed_by_their_name() {
+    let Some((_netns, sockets, world)) = both(|config| config) else { return };
+    let [what, other]: [Forward; 2] = ["9000-9001:90", "9002"].map(|text| text.parse().unwrap());
+    world.guest.forward(&what).unwrap();
+    assert!(!sockets.listening(Protocol::Tcp).unwrap().is_empty());
+    world.guest.unforward(&what).unwrap();
+    assert!(sockets.listening(Protocol::Tcp).unwrap().is_empty());
+    assert_eq!(world.guest.unforward(&other).expect_err("not there").kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_forwarded_range_of_which_a_port_is_taken_is_not_forwarded_at_all() {
+    let Some((netns, sockets, world)) = both(|config| config) else { return };
+    let _taken = listen(&netns, "127.0.0.1:9001");
+    let refused = world.guest.forward(&"9000-9001:90".parse().unwrap()).expect_err("taken");
+    assert_eq!(refused.kind(), ErrorKind::AddrInUse);
+    let left = sockets.listening(Protocol::Tcp).unwrap();
+    assert_eq!(left.iter().map(|found| found.port).collect::<Vec<_>>(), [9001]);
+}
+
+#[test]
+fn a_port_for_datagrams_outlives_others_that_lead_to_the_same_port() {
+    alone(|| {
+        let Some((netns, sockets, world)) = both(|config| config) else { return };
+        let service = netns.inside(|| UdpSocket::bind("127.0.0.1:53").unwrap());
+        let [kept, closed]: [Publish; 2] =
+            ["127.0.0.1:1053:53/udp", "127.0.0.1:1054:53/udp"].map(|text| text.parse().unwrap());
+        for what in [&kept, &closed] {
+            world.guest.publish(what).unwrap();
+        }
+        // A program's port that is followed is a third.
+        world.guest.publish(&"auto/udp".parse().unwrap()).unwrap();
+        let outside = || {
+            let found = sockets.listening_outside(Protocol::Udp).unwrap();
+            found.iter().map(|found| found.port).collect::<std::collections::BTreeSet<_>>()
+        };
+        eventually(|| outside() == [53, 1053, 1054].into());
+        assert!(world.guest.unpublish(&closed));
+        drop(service);
+        eventually(|| outside() == [1053].into());
+        let service = netns.inside(|| UdpSocket::bind("127.0.0.1:53").unwrap());
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        ask(&client, &service, (LOCALHOST, 1053).into());
+    });
+}
+
+#[test]
+fn a_port_for_datagrams_that_is_not_published_is_free() {
+    alone(|| {
+        let Some((_netns, _, world)) = both(|config| config) else { return };
+        publish(&world, "1053:53/udp");
+        let refused = world.guest.publish(&"1054:53/udp".parse().unwrap()).expect_err("twice");
+        assert_eq!(refused.kind(), ErrorKind::AddrInUse);
+        UdpSocket::bind("0.0.0.0:1054").expect("the port is free");
+    });
+}
+
+#[test]
+fn a_port_that_is_not_published_any_more_may_be_a_programs() {
+    alone(|| {
+        let Some((netns, _, world)) = both(|config| config) else { return };
+        world.guest.forward(&"auto".parse().unwrap()).unwrap();
+        let what: Publish = "127.0.0.1:80:8080".parse().unwrap();
+        world.guest.publish(&what).unwrap();
+        assert!(world.guest.unpublish(&what));
+        let service = TcpListener::bind("127.0.0.1:80").unwrap();
+        eventually(|| netns.inside(|| TcpStream::connect("127.0.0.1:80")).is_ok());
+        service.accept().unwrap();
+    });
+}
+
+#[test]
+fn a_port_that_a_program_has_for_one_version_of_ip_is_not_taken_for_the_other() {
+    alone(|| {
+        let Some((netns, _, world)) = both(|config| config) else { return };
+        let _service = TcpListener::bind("[::1]:80").unwrap();
+        let (_first, second) = (listen(&netns, "127.0.0.1:80"), listen(&netns, "127.0.0.1:81"));
+        world.guest.publish(&"auto".parse().unwrap()).unwrap();
+        eventually(|| TcpStream::connect((LOCALHOST, 81)).is_ok());
+        second.accept().unwrap();
+        let refused = TcpStream::connect((LOCALHOST, 80)).expect_err("not published");
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn a_published_port_that_leads_to_a_forwarded_one_is_no_circle() {
+    alone(|| {
+        let Some((netns, _, world)) = both(|config| config) else { return };
+        publish(&world, "127.0.0.1:9000:8080");
+        world.guest.forward(&"8080:9000".parse().unwrap()).unwrap();
+        let client = TcpStream::connect((LOCALHOST, 9000)).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        expect_reset(&client);
+        assert_eq!(world.guest.counters().clients, 1);
+        // Datagrams.
+        publish(&world, "127.0.0.1:9000:8080/udp");
+        world.guest.forward(&"8080:9000/udp".parse().unwrap()).unwrap();
+        let client = netns.inside(|| UdpSocket::bind("127.0.0.1:0").unwrap());
+        client.connect("127.0.0.1:8080").unwrap();
+        client.send(b"?").unwrap();
+        assert_eq!(client.send(b"?").expect_err("refused").kind(), ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
 fn a_program_that_runs_in_a_namespace_has_sockets_there() {
     if !can(&[Need::Tap]) {
         return;
