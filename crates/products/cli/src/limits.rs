@@ -47,14 +47,22 @@ pub(crate) const PORT_REQUEST: usize = 4096;
 /// Time for a client to send its request for ports and take the answer: it sends one of 4 KiB, locally.
 pub(crate) const PORT_REQUEST_TIME: Duration = Duration::from_secs(5);
 
+/// Time for an answer to a request that changes many ports: some 100,000 sockets, on a slow machine.
+pub(crate) const PORT_CHANGE_TIME: Duration = Duration::from_secs(60);
+
+/// Looks whether a port for datagrams that is being closed is free: half a second together, where it takes some
+/// milliseconds.
+pub(crate) const PORT_FREE_LOOKS: u32 = 50;
+pub(crate) const PORT_FREE_LOOK: Duration = Duration::from_millis(10);
+
 /// Clients with requests for ports that are served at once, each by a thread; others wait.
 pub(crate) const PORT_CLIENTS: usize = 4;
 
 /// Bytes that are read of a request that is too long, before it is cut: what a pipe has.
 pub(crate) const PORT_EXCESS: usize = 64 * 1024;
 
-/// Bytes of an answer about ports: a line for each of 65,535 ports, TCP and UDP.
-pub(crate) const PORT_ANSWER: u64 = 32 << 20;
+/// Bytes of an answer about ports: a line for each of 65,535 ports, TCP and UDP, of both versions of IP, twice.
+pub(crate) const PORT_ANSWER: u64 = 128 << 20;
 
 /// Default sockets of passt, which are numbered from 1.
 pub(crate) const PASST_SOCKETS: u32 = 64;

@@ -5,12 +5,14 @@
 //!                                                                    {"return":{"id":1}}
 //!   {"execute":"list_hostfwd"}                                       {"return":{"entries":[…]}}
 //!   {"execute":"remove_hostfwd","arguments":{"id":1}}                {"return":{}}
+//!   {"execute":"change_hostfwd",…}: see port_changes.rs             {"return":{}}
 //!   anything else                                                    {"error":{"desc":"bad request: …"}}
 //! ```
 //!
 //! A connection has one request, which ends with the object or with the client's end of file. The socket is
 //! bound before the sandbox ([`ApiSocket`]) and served behind it ([`Api`]), over [`Ports`].
 
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
 use std::os::unix::fs::FileTypeExt;
@@ -18,35 +20,60 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::Mode;
 use rustix::process::umask;
 use serde_json::{Map, Value, json};
 
+use super::port_changes::{Change, default_guest};
 use crate::failure::{Failure, ascii, reason, socket_reason};
 use crate::limits::{
     PORT_ANSWER, PORT_CLIENTS, PORT_EXCESS, PORT_REQUEST, PORT_REQUEST_TIME, THREAD_STACK, TICK,
 };
 
 /// A port of this machine, and the guest's that it leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HostPort {
     pub(crate) udp: bool,
     pub(crate) host: SocketAddr,
     pub(crate) guest: SocketAddr,
 }
 
+impl HostPort {
+    pub(crate) fn new(udp: bool, host: SocketAddr, guest: SocketAddr) -> Self {
+        Self { udp, host, guest }
+    }
+}
+
+/// Why a port was not opened.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) why: String,
+    /// Another program, or another port, has it.
+    pub(crate) taken: bool,
+    /// This machine, or the guest, lacks the version of IP.
+    pub(crate) lacks: bool,
+}
+
 /// Ports that are opened and closed while a guest runs.
 pub(crate) trait Ports: Send + Sync {
     /// Opens a port, or says why it cannot be opened.
-    fn open(&self, port: &HostPort) -> Result<(), String>;
+    fn open(&self, port: &HostPort) -> Result<(), Refused>;
 
-    /// Closes a port. Its connections go on. `false`: it is not open.
-    fn close(&self, port: &HostPort) -> bool;
+    /// Closes ports. Their connections go on. Returns the number of those that were open.
+    fn close(&self, ports: &[HostPort]) -> usize;
 
-    /// All that are open, those of the command line too.
+    /// All that are open by their number, those of the command line too.
     fn all(&self) -> Vec<HostPort>;
+
+    /// What opens further ports: `auto`, `all`.
+    fn rules(&self) -> Vec<String>;
+
+    fn open_rule(&self, rule: &str) -> Result<(), Refused>;
+
+    /// Closes the ports of a rule. `false`: there is none.
+    fn close_rule(&self, rule: &str) -> bool;
 }
 
 /// A bound socket at which nothing is answered yet.
@@ -196,20 +223,23 @@ struct Desk {
 #[derive(Default)]
 struct Table {
     last: u64,
-    known: Vec<(u64, HostPort)>,
+    known: BTreeMap<u64, HostPort>,
+    numbers: HashMap<HostPort, u64>,
 }
 
 impl Table {
     /// Follows what is open. Numbers stay.
-    fn follow(&mut self, open: Vec<HostPort>) -> &[(u64, HostPort)] {
-        self.known.retain(|(_, port)| open.contains(port));
+    fn follow(&mut self, open: &[HostPort]) {
+        let all: HashSet<&HostPort> = open.iter().collect();
+        self.known.retain(|_, port| all.contains(port));
+        self.numbers.retain(|port, _| all.contains(port));
         for port in open {
-            if !self.known.iter().any(|(_, known)| *known == port) {
+            if !self.numbers.contains_key(port) {
                 self.last += 1;
-                self.known.push((self.last, port));
+                self.known.insert(self.last, *port);
+                self.numbers.insert(*port, self.last);
             }
         }
-        &self.known
     }
 }
 
@@ -227,15 +257,28 @@ impl Desk {
         match request.get("execute").and_then(Value::as_str) {
             Some("add_hostfwd") => self.add(arguments, &mut table),
             Some("list_hostfwd") => {
-                let entries: Vec<Value> = table
-                    .follow(self.ports.all())
-                    .iter()
-                    .map(|(id, port)| entry(*id, port))
-                    .collect();
+                table.follow(&self.ports.all());
+                let entries: Vec<Value> =
+                    table.known.iter().map(|(id, port)| entry(*id, port)).collect();
+                let rules = self.ports.rules();
                 // slirp4netns documents the first, and sends the second.
-                json!({ "return": { "entries": entries }, "entries": entries })
+                match rules.is_empty() {
+                    true => json!({ "return": { "entries": entries }, "entries": entries }),
+                    false => {
+                        json!({ "return": { "entries": entries, "rules": rules }, "entries": entries })
+                    }
+                }
             }
             Some("remove_hostfwd") => self.remove(arguments, &mut table),
+            Some("change_hostfwd") => {
+                let Some(change) = arguments.get("steps").and_then(Change::of) else {
+                    return bad("change_hostfwd: bad arguments.steps");
+                };
+                match change.execute(&*self.ports, &self.guests) {
+                    Ok(()) => json!({ "return": {} }),
+                    Err(why) => json!({ "error": { "desc": why } }),
+                }
+            }
             Some(_) => bad("unknown execute"),
             None => bad("no execute found"),
         }
@@ -246,12 +289,12 @@ impl Desk {
             Ok(port) => port,
             Err(what) => return bad(&format!("add_hostfwd: bad arguments.{what}")),
         };
-        if let Err(why) = self.ports.open(&port) {
+        if let Err(Refused { why, .. }) = self.ports.open(&port) {
             return bad(&format!("add_hostfwd: slirp_add_hostfwd failed: {why}"));
         }
-        table.follow(self.ports.all());
-        match table.known.iter().find(|(_, known)| *known == port) {
-            Some((id, _)) => json!({ "return": { "id": id } }),
+        table.follow(&self.ports.all());
+        match table.numbers.get(&port) {
+            Some(id) => json!({ "return": { "id": id } }),
             None => bad("add_hostfwd: slirp_add_hostfwd failed: the port was closed at once"),
         }
     }
@@ -275,27 +318,22 @@ impl Desk {
         };
         let (host_port, guest_port) = (number("host_port")?, number("guest_port")?);
         let host: IpAddr = address("host_addr")?.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-        let default = || {
-            let same = self.guests.iter().find(|guest| guest.is_ipv4() == host.is_ipv4());
-            same.or(self.guests.first()).copied()
-        };
+        let default = || default_guest(&self.guests, host);
         let guest = address("guest_addr")?.or_else(default).ok_or("guest_addr")?;
         Ok(HostPort { udp, host: (host, host_port).into(), guest: (guest, guest_port).into() })
     }
 
     fn remove(&self, arguments: &Map<String, Value>, table: &mut Table) -> Value {
         let id = arguments.get("id").and_then(Value::as_u64);
-        table.follow(self.ports.all());
-        let of_it = |(known, _): &(u64, HostPort)| Some(*known) == id;
-        let Some((_, port)) = table.known.iter().copied().find(of_it) else {
+        table.follow(&self.ports.all());
+        // The same port gets another number the next time.
+        let Some(port) = id.and_then(|id| table.known.remove(&id)) else {
             return bad("remove_hostfwd: bad arguments.id");
         };
-        let closed = self.ports.close(&port);
-        // The same port gets another number the next time.
-        table.known.retain(|known| !of_it(known));
-        match closed {
-            true => json!({ "return": {} }),
-            false => bad("remove_hostfwd: bad arguments.id"),
+        table.numbers.remove(&port);
+        match self.ports.close(&[port]) {
+            0 => bad("remove_hostfwd: bad arguments.id"),
+            _ => json!({ "return": {} }),
         }
     }
 }
@@ -316,10 +354,10 @@ fn bad(why: &str) -> Value {
 }
 
 /// Sends a request to a running gateway: what it returns, or why it does not.
-pub(crate) fn ask(path: &Path, request: &Value) -> Result<Value, String> {
+pub(crate) fn ask(path: &Path, request: &Value, limit: Duration) -> Result<Value, String> {
     let failed = |e: io::Error| format!("{}: {}", path.display(), reason(&e));
     let mut stream = UnixStream::connect(path).map_err(failed)?;
-    stream.set_read_timeout(Some(PORT_REQUEST_TIME)).map_err(failed)?;
+    stream.set_read_timeout(Some(limit)).map_err(failed)?;
     stream.set_write_timeout(Some(PORT_REQUEST_TIME)).map_err(failed)?;
     stream.write_all(request.to_string().as_bytes()).map_err(failed)?;
     stream.shutdown(Shutdown::Write).map_err(failed)?;

@@ -5,32 +5,51 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
-/// Ports that are open in name only. TCP port 1 is always taken.
+/// Ports that are open in name only. TCP port 1 is always taken, port 2 with IPv6; there is no IPv6 for port 3.
 #[derive(Default)]
-pub(crate) struct Double(Mutex<Vec<HostPort>>);
+pub(crate) struct Double {
+    ports: Mutex<Vec<HostPort>>,
+    pub(crate) rules: Mutex<Vec<String>>,
+}
 
 impl Ports for Double {
-    fn open(&self, port: &HostPort) -> Result<(), String> {
-        let mut all = self.0.lock().unwrap();
+    fn open(&self, port: &HostPort) -> Result<(), Refused> {
+        let mut all = self.ports.lock().unwrap();
         let is_taken = |other: &HostPort| (other.udp, other.host) == (port.udp, port.host);
-        match port.host.port() == 1 || all.iter().any(is_taken) {
-            true => Err("Address already in use".into()),
-            false => {
-                all.push(*port);
-                Ok(())
-            }
+        let (v6, number) = (port.host.is_ipv6(), port.host.port());
+        let taken = number == 1 || (v6 && number == 2) || all.iter().any(is_taken);
+        let lacks = v6 && number == 3;
+        if taken || lacks {
+            let why = if taken { "Address already in use" } else { "Address family not supported" };
+            return Err(Refused { why: why.into(), taken, lacks });
         }
+        all.push(*port);
+        Ok(())
     }
 
-    fn close(&self, port: &HostPort) -> bool {
-        let mut all = self.0.lock().unwrap();
+    fn close(&self, ports: &[HostPort]) -> usize {
+        let mut all = self.ports.lock().unwrap();
         let before = all.len();
-        all.retain(|other| other != port);
-        all.len() < before
+        all.retain(|other| !ports.contains(other));
+        before - all.len()
     }
 
     fn all(&self) -> Vec<HostPort> {
-        self.0.lock().unwrap().clone()
+        self.ports.lock().unwrap().clone()
+    }
+
+    fn rules(&self) -> Vec<String> {
+        self.rules.lock().unwrap().clone()
+    }
+
+    fn open_rule(&self, rule: &str) -> Result<(), Refused> {
+        self.rules.lock().unwrap().push(rule.to_owned());
+        Ok(())
+    }
+
+    fn close_rule(&self, rule: &str) -> bool {
+        self.rules.lock().unwrap().retain(|other| other != rule);
+        true
     }
 }
 
@@ -248,8 +267,14 @@ fn a_socket_takes_the_place_of_a_dead_one_only() {
 fn a_client_of_ours_gets_what_is_returned_or_the_reason() {
     let gateway = fixture();
     let path = gateway.path();
-    assert_eq!(ask(&path, &json!({ "execute": "list_hostfwd" })), Ok(json!({ "entries": [] })));
-    assert_eq!(ask(&path, &json!({ "execute": "x" })), Err("bad request: unknown execute".into()));
-    let nowhere = ask(&gateway.dir.path().join("none"), &json!({})).unwrap_err();
+    assert_eq!(
+        ask(&path, &json!({ "execute": "list_hostfwd" }), PORT_REQUEST_TIME),
+        Ok(json!({ "entries": [] }))
+    );
+    assert_eq!(
+        ask(&path, &json!({ "execute": "x" }), PORT_REQUEST_TIME),
+        Err("bad request: unknown execute".into())
+    );
+    let nowhere = ask(&gateway.dir.path().join("none"), &json!({}), PORT_REQUEST_TIME).unwrap_err();
     assert!(nowhere.ends_with("No such file or directory"), "{nowhere}");
 }

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,11 +17,11 @@ use pagewire_gateway::netns::NsSockets;
 use pagewire_gateway::sandbox::{self, SandboxError, SandboxPlan};
 use pagewire_gateway::{
     Builder, Forward, Gateway, Guest, GuestConfig, Log, OpenPort, OwnNames, Protocol, Publish,
-    Resolver, Rules, Source,
+    PublishedPort, Resolver, Rules, Source,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use super::api::{HostPort, Ports};
+use super::api::{HostPort, Ports, Refused};
 use super::guest_network::{Advertised, GuestNetwork};
 use crate::args::guest::{self as args, GuestOptions, Interface};
 use crate::failure::{Failure, reason};
@@ -97,16 +97,19 @@ impl OpenGateway {
         }
         let gateway = builder.start();
         let guest = gateway.add_boxed(device, self.config).map_err(|e| failed(&e))?;
-        for (what, opened) in self.published {
-            let served = match what.is_auto() {
-                true => guest.publish(&what).map(drop),
-                false => guest.serve(&what, opened),
-            };
-            served.map_err(|e| Failure::because(format!("--publish {what}"), reason(&e)))?;
+        let refused = |what: &Publish, e| Failure::because(format!("--publish {what}"), reason(&e));
+        let (follows, named): (Vec<_>, Vec<_>) =
+            self.published.into_iter().partition(|(what, _)| what.is_auto());
+        for (what, opened) in named {
+            guest.serve(&what, opened).map_err(|e| refused(&what, e))?;
         }
         for what in &self.forwarded {
             let forwarded = guest.forward(what);
             forwarded.map_err(|e| Failure::because(format!("--forward {what}"), reason(&e)))?;
+        }
+        // Behind the ports that are this gateway's own, which are no programs'.
+        for (what, _) in follows {
+            guest.publish(&what).map_err(|e| refused(&what, e))?;
         }
         let guests = self.network.guests().collect();
         Ok(Served { guest, guests, line, line_delay: self.line_delay, _gateway: gateway })
@@ -269,37 +272,58 @@ impl GuestPorts {
         let text = format!("{}:{}{protocol}", port.host, port.guest.port());
         Some(text.parse::<Publish>().ok()?.to_guest(port.guest.ip()))
     }
+
+    fn publish(&self, what: &Publish) -> Result<(), Refused> {
+        let served = self.0.upgrade().ok_or_else(|| refused_for("the guest has ended"))?;
+        served.guest.publish(what).map(drop).map_err(|error| Refused {
+            why: publish_reason(&error),
+            taken: error.kind() == io::ErrorKind::AddrInUse,
+            lacks: error.kind() == io::ErrorKind::AddrNotAvailable
+                || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()),
+        })
+    }
 }
 
 impl Ports for GuestPorts {
-    fn open(&self, port: &HostPort) -> Result<(), String> {
-        let what = Self::publish_of(port).ok_or("no such port can be published")?;
-        let served = self.0.upgrade().ok_or("the guest has ended")?;
-        served.guest.publish(&what).map(drop).map_err(|e| publish_reason(&e))
+    fn open(&self, port: &HostPort) -> Result<(), Refused> {
+        let what = Self::publish_of(port).ok_or_else(|| refused_for("no such port"))?;
+        self.publish(&what)
     }
 
-    fn close(&self, port: &HostPort) -> bool {
-        let what = Self::publish_of(port);
-        let served = self.0.upgrade();
-        what.zip(served).is_some_and(|(what, served)| served.guest.unpublish(&what))
+    fn close(&self, ports: &[HostPort]) -> usize {
+        let protocol = |udp| if udp { Protocol::Udp } else { Protocol::Tcp };
+        let of = |port: &HostPort| PublishedPort::new(protocol(port.udp), port.host, port.guest);
+        let those: Vec<PublishedPort> = ports.iter().map(of).collect();
+        self.0.upgrade().map_or(0, |served| served.guest.unpublish_ports(&those))
     }
 
     fn all(&self) -> Vec<HostPort> {
         let Some(served) = self.0.upgrade() else { return Vec::new() };
-        let mut all = Vec::new();
-        for what in served.guest.published() {
-            let udp = what.protocol() == Protocol::Udp;
-            for (address, port, to) in what.ports() {
-                let address = address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-                let like = |ip: &&IpAddr| ip.is_ipv4() == address.is_ipv4();
-                let known = what.guest().or(served.guests.iter().find(like).copied());
-                let Some(guest) = known.or(served.guests.first().copied()) else { continue };
-                let (host, guest) = ((address, port).into(), (guest, to).into());
-                all.push(HostPort { udp, host, guest });
-            }
-        }
-        all
+        let ports = served.guest.published_ports().into_iter();
+        let of = |port: PublishedPort| {
+            HostPort::new(port.protocol == Protocol::Udp, port.host, port.guest)
+        };
+        ports.map(of).collect()
     }
+
+    fn rules(&self) -> Vec<String> {
+        let Some(served) = self.0.upgrade() else { return Vec::new() };
+        let all = served.guest.published().into_iter();
+        all.filter(|what| what.is_auto() || what.is_all()).map(|what| what.to_string()).collect()
+    }
+
+    fn open_rule(&self, rule: &str) -> Result<(), Refused> {
+        self.publish(&rule.parse().map_err(|_| refused_for("no such rule"))?)
+    }
+
+    fn close_rule(&self, rule: &str) -> bool {
+        let what = rule.parse::<Publish>().ok();
+        what.zip(self.0.upgrade()).is_some_and(|(what, served)| served.guest.unpublish(&what))
+    }
+}
+
+fn refused_for(why: &str) -> Refused {
+    Refused { why: why.to_owned(), taken: false, lacks: false }
 }
 
 /// Whether the options are about sockets in the guest's network namespace.
@@ -370,10 +394,14 @@ fn fault(options: &GuestOptions) -> Result<Option<FaultConfig>, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
     use clap::{CommandFactory, Parser};
+    use pagewire::Pair;
 
     use super::*;
     use crate::args::{Cli, Command};
+    use crate::commands::port_changes::{Change, PortSet, Step};
 
     fn options(args: &[&str]) -> GuestOptions {
         let words = ["pagewire", "run"].iter().chain(args).chain(&["--", "true"]);
@@ -381,6 +409,79 @@ mod tests {
             panic!("{args:?}");
         };
         options.guest
+    }
+
+    /// A guest of this process with these ports, and its stack.
+    fn served(published: &[&str]) -> (Arc<Served>, Host) {
+        let (device, inner) = Pair::new().unwrap();
+        let inside = Host::builder().device(inner).address("10.0.2.100/24").gateway("10.0.2.2");
+        let gateway = Gateway::builder().start();
+        let guests: Vec<IpAddr> = vec!["10.0.2.100".parse().unwrap()];
+        let config = GuestConfig::new().network("10.0.2.2/24").unwrap().guest(guests[0]);
+        let guest = gateway.add(device, config).unwrap();
+        for what in published {
+            guest.publish(&what.parse().unwrap()).unwrap();
+        }
+        let (line, line_delay) = (None, Duration::ZERO);
+        let served = Served { guest, guests, line, line_delay, _gateway: gateway };
+        (Arc::new(served), inside.start().unwrap())
+    }
+
+    /// The text of a port of 127.0.0.1 that leads to the guest's port 80.
+    fn entry(port: u16) -> (String, String) {
+        (format!("127.0.0.1:{port}"), "10.0.2.100:80".to_owned())
+    }
+
+    fn open(ports: &dyn Ports) -> Vec<(String, String)> {
+        let text = |port: HostPort| (port.host.to_string(), port.guest.to_string());
+        ports.all().into_iter().map(text).collect()
+    }
+
+    /// Ports that nobody has, for now.
+    fn free<const N: usize>() -> [u16; N] {
+        let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        listeners.map(|listener| listener.local_addr().unwrap().port())
+    }
+
+    #[test]
+    fn ports_of_the_command_line_are_listed_and_closed_one_by_one() {
+        let (served, _inside) = served(&["0:80", "127.0.0.1:32080-32081:80", "0:53/udp"]);
+        let ports = served.ports();
+        let all = ports.all();
+        // Of both versions of IP, where this machine has them: datagrams have the guest's.
+        assert!(all.iter().any(|port| port.host.ip().is_unspecified() && !port.udp), "{all:?}");
+        assert!(all.iter().any(|port| port.udp && port.guest.port() == 53), "{all:?}");
+        for port in &all {
+            assert_eq!(ports.close(&[*port]), 1, "{port:?}");
+            assert_eq!(ports.close(&[*port]), 0, "{port:?}");
+        }
+        assert!(ports.all().is_empty());
+        TcpListener::bind("127.0.0.1:32081").expect("the port is free");
+    }
+
+    #[test]
+    fn a_change_of_ports_is_made_whole_or_not_at_all() {
+        let [old, new] = free();
+        let (served, _inside) = served(&[&format!("127.0.0.1:{old}:80")]);
+        let (ports, guests) = (served.ports(), &served.guests);
+        let loopback = Some(Ipv4Addr::LOCALHOST.into());
+        let set = |port| {
+            let ports = vec![(port, port, 80)];
+            PortSet { udp: false, on: loopback, ports, target: None }
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = set(listener.local_addr().unwrap().port());
+        let replace = |sets: &[&PortSet]| {
+            let adds = sets.iter().map(|set| Step::Add((*set).clone()));
+            Change([Step::Clear].into_iter().chain(adds).collect()).execute(&*ports, guests)
+        };
+        let why = replace(&[&set(new), &taken]).unwrap_err();
+        assert!(why.contains("another program has it"), "{why}");
+        assert_eq!(open(&*ports), [entry(old)]);
+        replace(&[&set(old), &set(new)]).unwrap();
+        assert_eq!(open(&*ports), [entry(old), entry(new)]);
+        replace(&[]).unwrap();
+        assert!(open(&*ports).is_empty());
     }
 
     #[test]

@@ -19,6 +19,8 @@ mod guest_network;
 #[cfg(feature = "full")]
 pub(crate) mod pages;
 #[cfg(feature = "full")]
+pub(crate) mod port_changes;
+#[cfg(feature = "full")]
 mod processes;
 #[cfg(feature = "full")]
 pub(crate) mod proxy;

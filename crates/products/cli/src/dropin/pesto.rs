@@ -4,17 +4,19 @@
 //! Ports without `-A`, `-D` and `-C` replace all that are there.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{ArgAction, ArgMatches, Parser, value_parser};
 use serde_json::{Value, json};
 
 use crate::commands::api::ask;
+use crate::commands::port_changes::{Change, PortSet, Step};
 use crate::dropin::getopt::{self, Early};
-use crate::dropin::ports::{Mapping, Spec, Which};
+use crate::dropin::ports::{Spec, Which};
 use crate::dropin::{Answer, PASST, Program, version};
 use crate::failure::say;
+use crate::limits::{PORT_CHANGE_TIME, PORT_REQUEST};
 
 /// Ports of a running pasta or passt of pagewire.
 #[derive(Debug, Parser)]
@@ -84,22 +86,6 @@ pub(super) struct Request {
     is_verbose: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
-    Clear,
-    Add(Wanted),
-    Delete(Wanted),
-}
-
-/// Ports of a specifier.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Wanted {
-    udp: bool,
-    on: Option<IpAddr>,
-    ports: Vec<Mapping>,
-    target: Option<IpAddr>,
-}
-
 pub(super) fn answer(words: &[OsString]) -> Result<Answer, Early> {
     let matches = getopt::matches::<Options>(words, &version(Program::Pesto, PASST))?;
     Ok(Answer::Client(request(&matches)?))
@@ -162,7 +148,7 @@ fn request(matches: &ArgMatches) -> Result<Request, Early> {
     })
 }
 
-fn wanted(udp: bool, text: &str) -> Result<Wanted, Early> {
+fn wanted(udp: bool, text: &str) -> Result<PortSet, Early> {
     let spec = Spec::parse(text)?;
     let ports = match spec.which {
         Which::None => Vec::new(),
@@ -174,35 +160,12 @@ fn wanted(udp: bool, text: &str) -> Result<Wanted, Early> {
             .into());
         }
     };
-    Ok(Wanted { udp, on: spec.on, ports, target: spec.target })
-}
-
-impl Wanted {
-    fn proto(&self) -> &'static str {
-        if self.udp { "udp" } else { "tcp" }
-    }
-
-    /// Each port of this machine, and the guest's.
-    fn pairs(&self) -> impl Iterator<Item = (u16, u16)> {
-        let each = |ports: &Mapping| {
-            let (first, to) = (ports.from.first, ports.to);
-            (first..=ports.from.last).map(move |port| (port, to + (port - first)))
-        };
-        self.ports.iter().flat_map(each)
-    }
-
-    /// The addresses to listen at.
-    fn hosts(&self) -> Vec<IpAddr> {
-        match self.on {
-            Some(address) => vec![address],
-            None => vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
-        }
-    }
+    let ports = ports.iter().map(|ports| (ports.from.first, ports.from.last, ports.to)).collect();
+    Ok(PortSet { udp, on: spec.on, ports, target: spec.target })
 }
 
 /// An entry of the list.
 struct Entry {
-    id: u64,
     proto: String,
     host: SocketAddr,
     guest: SocketAddr,
@@ -213,7 +176,6 @@ impl Entry {
         let address = |name: &str| value.get(name)?.as_str()?.parse::<IpAddr>().ok();
         let port = |name: &str| u16::try_from(value.get(name)?.as_u64()?).ok();
         Some(Self {
-            id: value.get("id")?.as_u64()?,
             proto: value.get("proto")?.as_str()?.to_owned(),
             host: (address("host_addr")?, port("host_port")?).into(),
             guest: (address("guest_addr")?, port("guest_port")?).into(),
@@ -222,47 +184,34 @@ impl Entry {
 }
 
 impl Request {
-    /// Executes the commands in their order. What was added before a failure is taken back.
+    /// Executes the commands in their order: all of them, or none.
     pub(super) fn run(&self) -> Result<(), String> {
         if self.shows {
             self.show()?;
         }
-        let mut added = Vec::new();
-        for step in &self.steps {
-            let done = match step {
-                Step::Clear => self.clear(),
-                Step::Add(wanted) => self.add(wanted, &mut added),
-                Step::Delete(wanted) => self.delete(wanted),
-            };
-            if let Err(why) = done {
-                for id in added {
-                    let _ = self.remove(id);
-                }
-                return Err(why);
-            }
+        if self.steps.is_empty() {
+            return Ok(());
         }
-        match self.shows && !self.steps.is_empty() {
-            true => self.show(),
-            false => Ok(()),
+        let request = Change(self.steps.clone()).request();
+        if request.to_string().len() >= PORT_REQUEST {
+            return Err("these are too many at once: name fewer ports, or ranges".into());
         }
+        self.ask(&request)?;
+        if self.shows { self.show() } else { Ok(()) }
     }
 
     fn ask(&self, request: &Value) -> Result<Value, String> {
         if self.is_verbose {
             crate::failure::complain!("pesto: {request}");
         }
-        ask(&self.path, request)
-    }
-
-    fn list(&self) -> Result<Vec<Entry>, String> {
-        let answer = self.ask(&json!({ "execute": "list_hostfwd" }))?;
-        let entries = answer.get("entries").and_then(Value::as_array);
-        Ok(entries.into_iter().flatten().filter_map(Entry::of).collect())
+        ask(&self.path, request, PORT_CHANGE_TIME)
     }
 
     fn show(&self) -> Result<(), String> {
+        let answer = self.ask(&json!({ "execute": "list_hostfwd" }))?;
+        let list = |name| answer.get(name).and_then(Value::as_array).into_iter().flatten();
         say("HOST");
-        for entry in self.list()? {
+        for entry in list("entries").filter_map(Entry::of) {
             let (proto, host, guest) = (entry.proto.to_uppercase(), entry.host, entry.guest);
             say(format!(
                 "  {proto} {}/{} => {}/{}",
@@ -272,53 +221,7 @@ impl Request {
                 guest.port()
             ));
         }
-        Ok(())
-    }
-
-    fn clear(&self) -> Result<(), String> {
-        self.list()?.into_iter().try_for_each(|entry| self.remove(entry.id))
-    }
-
-    fn remove(&self, id: u64) -> Result<(), String> {
-        self.ask(&json!({ "execute": "remove_hostfwd", "arguments": { "id": id } })).map(drop)
-    }
-
-    fn add(&self, wanted: &Wanted, added: &mut Vec<u64>) -> Result<(), String> {
-        for (port, to) in wanted.pairs() {
-            for (nth, host) in wanted.hosts().into_iter().enumerate() {
-                let mut arguments = json!({
-                    "proto": wanted.proto(), "host_addr": host.to_string(), "host_port": port, "guest_port": to,
-                });
-                if let (Some(target), Some(all)) = (wanted.target, arguments.as_object_mut()) {
-                    all.insert("guest_addr".into(), target.to_string().into());
-                }
-                let answer = self.ask(&json!({ "execute": "add_hostfwd", "arguments": arguments }));
-                match answer {
-                    Ok(returned) => added.extend(returned.get("id").and_then(Value::as_u64)),
-                    // The machine may lack IPv6.
-                    Err(_) if nth > 0 => {}
-                    Err(why) => return Err(format!("{host}/{port}: {why}")),
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn delete(&self, wanted: &Wanted) -> Result<(), String> {
-        let list = self.list()?;
-        for (port, to) in wanted.pairs() {
-            let fits = |entry: &&Entry| {
-                entry.proto == wanted.proto()
-                    && wanted.hosts().contains(&entry.host.ip())
-                    && (entry.host.port(), entry.guest.port()) == (port, to)
-                    && wanted.target.is_none_or(|target| target == entry.guest.ip())
-            };
-            let found: Vec<u64> = list.iter().filter(fits).map(|entry| entry.id).collect();
-            if found.is_empty() {
-                return Err(format!("{} port {port} is not there", wanted.proto()));
-            }
-            found.into_iter().try_for_each(|id| self.remove(id))?;
-        }
+        list("rules").filter_map(Value::as_str).for_each(|rule| say(format!("  {rule}")));
         Ok(())
     }
 }

@@ -697,8 +697,25 @@ fn pesto_changes_the_ports_of_a_running_gateway() {
     let why = run("-A -t 0.0.0.0/82 -t 0.0.0.0/1").unwrap_err();
     assert!(why.starts_with("0.0.0.0/1: ") && why.contains("already in use"), "{why}");
     assert_eq!(open().len(), 4);
+    // So is what was removed, and a range is one request.
+    let before = open();
+    assert!(run("-t 8000,0.0.0.0/1").is_err());
+    assert!(run("-C HOST -A -t 8000 -D -t 77").is_err());
+    assert_eq!(open(), before);
+    assert_eq!(run("-A -u 0.0.0.0/1024-65535 -D -u 0.0.0.0/1024-65535"), Ok(()));
+    // A port that another program has for IPv6 is not open; without IPv6 the other half is.
+    let why = run("-A -t 2").unwrap_err();
+    assert!(why.starts_with("::/2: "), "{why}");
+    assert_eq!(open(), before);
+    assert_eq!(run("-A -t 3"), Ok(()));
+    assert_eq!(open().len(), 5);
+    // Rules end with the table.
+    gateway.ports.rules.lock().unwrap().push("auto".into());
+    assert!(run("-t 1").is_err());
+    assert_eq!(*gateway.ports.rules.lock().unwrap(), ["auto"]);
     assert_eq!(run("-C HOST"), Ok(()));
     assert_eq!(open(), [""; 0]);
+    assert!(gateway.ports.rules.lock().unwrap().is_empty());
 }
 
 /// The long options that a help text names at the beginning of its lines.
