@@ -83,7 +83,7 @@ impl Change {
         let is_in_the_way = |port: &HostPort| ways(port).iter().any(|way| wanted.contains(way));
         let (first, last): (Vec<_>, Vec<_>) = removed.into_iter().partition(is_in_the_way);
         let rules = if self.0.contains(&Step::Clear) { ports.rules() } else { Vec::new() };
-        rules.iter().for_each(|rule| drop(ports.close_rule(rule)));
+        let rules: Vec<String> = rules.into_iter().filter(|rule| ports.close_rule(rule)).collect();
         ports.close(&first);
         let closing = !rules.is_empty() || first.iter().any(|other| other.udp);
         let mut opened = Vec::new();
@@ -149,7 +149,9 @@ impl Change {
                         if found.is_empty() {
                             return Err(format!("{} port {port} is not there", set.proto()));
                         }
-                        found.iter().for_each(|at| drop(table.remove(at)));
+                        for at in &found {
+                            table.remove(at);
+                        }
                     }
                 }
             }
