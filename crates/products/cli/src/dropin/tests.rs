@@ -699,7 +699,7 @@ fn pesto_changes_the_ports_of_a_running_gateway() {
     assert_eq!(open().len(), 4);
     // So is what was removed, and a range is one request.
     let before = open();
-    assert!(run("-t 8000,0.0.0.0/1").is_err());
+    assert!(run("-t 8000 -t 0.0.0.0/1").is_err());
     assert!(run("-C HOST -A -t 8000 -D -t 77").is_err());
     assert_eq!(open(), before);
     assert_eq!(run("-A -u 0.0.0.0/1024-65535 -D -u 0.0.0.0/1024-65535"), Ok(()));
