@@ -12,8 +12,51 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::api::{HostPort, Ports, Refused};
 use crate::limits::{PORT_FREE_LOOK, PORT_FREE_LOOKS};
+
+/// A port of this machine, and the guest's that it leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct HostPort {
+    pub(crate) udp: bool,
+    pub(crate) host: SocketAddr,
+    pub(crate) guest: SocketAddr,
+}
+
+impl HostPort {
+    pub(crate) fn new(udp: bool, host: SocketAddr, guest: SocketAddr) -> Self {
+        Self { udp, host, guest }
+    }
+}
+
+/// Why a port was not opened.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) why: String,
+    /// Another program, or another port, has it.
+    pub(crate) taken: bool,
+    /// This machine, or the guest, lacks the version of IP.
+    pub(crate) lacks: bool,
+}
+
+/// Ports that are opened and closed while a guest runs.
+pub(crate) trait Ports: Send + Sync {
+    /// Opens a port, or says why it cannot be opened.
+    fn open(&self, port: &HostPort) -> Result<(), Refused>;
+
+    /// Closes ports. Their connections go on. Returns the number of those that were open.
+    fn close(&self, ports: &[HostPort]) -> usize;
+
+    /// All that are open by their number, those of the command line too.
+    fn all(&self) -> Vec<HostPort>;
+
+    /// What opens further ports: `auto`, `all`.
+    fn rules(&self) -> Vec<String>;
+
+    fn open_rule(&self, rule: &str) -> Result<(), Refused>;
+
+    /// Closes the ports of a rule. `false`: there is none.
+    fn close_rule(&self, rule: &str) -> bool;
+}
 
 /// The commands, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
