@@ -47,8 +47,7 @@ fn world(to: SocketAddr, direction: Direction) -> World {
     let mut ask = Ask::new(GuestId(1), Protocol::Udp, to, to);
     ask.direction = direction;
     let (reads, far) = (false, Far::Outside);
-    let this =
-        DatagramPort { number: 1, socket, _own: None, reads, to: (to, None), far, ask };
+    let this = DatagramPort { number: 1, socket, _own: None, reads, to: (to, None), far, ask };
     let port = datagrams.serve(this, 1, &made).unwrap();
     World { datagrams, shared, made, port, serial: 1, now: Instant::now() }
 }

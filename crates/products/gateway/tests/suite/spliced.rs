@@ -896,7 +896,7 @@ fn ports_that_are_published_as_programs_listen_are_closed_with_their_rule() {
         let Some((netns, sockets, world)) = both(|config| config) else { return };
         let auto: Publish = "auto".parse().unwrap();
         world.guest.publish(&auto).unwrap();
-        assert_eq!(world.guest.published(), [auto.clone()]);
+        assert_eq!(world.guest.published(), std::slice::from_ref(&auto));
         let _service = listen(&netns, "127.0.0.1:80");
         eventually(|| TcpStream::connect((LOCALHOST, 80)).is_ok());
         assert!(world.guest.unpublish(&auto) && !world.guest.unpublish(&auto));
