@@ -9,12 +9,11 @@
 
 use std::fs::File;
 use std::io::{self, PipeWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::thread;
 
 use pagewire_gateway::BoundedLog;
-use std::os::unix::fs::OpenOptionsExt;
-
 use rustix::fs::OFlags;
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, getppid, set_parent_process_death_signal, setsid, waitpid,

@@ -78,9 +78,9 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     }
     background.served()?;
     if let Some(ready) = &mut ready {
-        // Who no longer listens has no use for the answer.
         // Standard output stays open, so that a line's end says what the end of other descriptors does.
         let is_standard = options.ready_fd.is_some_and(|fd| fd <= 2);
+        // Who no longer listens has no use for the answer.
         let _ = ready.write_all(if is_standard { b"1\n" } else { b"1" });
     }
     drop(ready);

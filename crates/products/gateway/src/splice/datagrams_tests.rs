@@ -53,6 +53,13 @@ fn world(to: SocketAddr, direction: Direction) -> World {
 }
 
 impl World {
+    /// A request of a client, and its answer.
+    fn exchange(&mut self, service: &UdpSocket, client: u16) {
+        assert!(self.ask(client));
+        answer_one(service);
+        self.take_answers(client);
+    }
+
     fn ask(&mut self, client: u16) -> bool {
         let from = address(client);
         let World { datagrams, made, port, serial, now, .. } = self;
@@ -94,9 +101,7 @@ const ALL: u16 = UDP_PEERS as u16;
 fn clients_without_an_answer_make_room_and_others_stay() {
     let (service, at) = service();
     let mut world = world(at, Direction::In);
-    assert!(world.ask(0));
-    answer_one(&service);
-    world.take_answers(0);
+    world.exchange(&service, 0);
     for client in 1..2 * ALL {
         assert!(world.ask(client), "{client}");
     }
@@ -111,9 +116,7 @@ fn clients_of_a_resolver_make_room_once_they_have_their_answer() {
     let (service, at) = service();
     let mut world = world(at, Direction::In);
     for client in 0..ALL {
-        assert!(world.ask(client));
-        answer_one(&service);
-        world.take_answers(client);
+        world.exchange(&service, client);
     }
     assert!(!world.ask(ALL), "all of them talk");
     assert!(!world.ask(ALL));
@@ -122,9 +125,7 @@ fn clients_of_a_resolver_make_room_once_they_have_their_answer() {
     }
     // The next answers show what they are.
     for client in 0..2 {
-        assert!(world.ask(client));
-        answer_one(&service);
-        world.take_answers(client);
+        world.exchange(&service, client);
     }
     assert!(world.ask(0), "it asks again");
     assert!(world.ask(ALL));
@@ -139,9 +140,7 @@ fn those_that_were_silent_for_long_make_room_together() {
     let (service, at) = service();
     let mut world = world(at, Direction::In);
     for client in 0..ALL {
-        assert!(world.ask(client));
-        answer_one(&service);
-        world.take_answers(client);
+        world.exchange(&service, client);
     }
     assert!(!world.ask(ALL));
     world.now += UDP_LEAST;
