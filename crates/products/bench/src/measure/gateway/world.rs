@@ -26,6 +26,7 @@ pub(super) fn namespace() -> Result<NetNs, Failure> {
     let namespace = NetNs::new()?;
     namespace.inside(|| {
         ip(&["link", "set", "lo", "up"])?;
+        by_cubic(&["local", "127.0.0.1", "dev", "lo", "table", "local", "src", "127.0.0.1"])?;
         // Tens of thousands of connections, one after the other.
         set("ipv4/ip_local_port_range", EPHEMERAL)?;
         set("ipv4/tcp_tw_reuse", "1")
