@@ -149,6 +149,12 @@ pub const SPLICE_JOBS: usize = 256;
 /// Bytes that one such connection moves in each direction in its turn: the largest pipe once.
 pub const SPLICE_TURN: usize = 1 << 20;
 
+/// Bytes of a turn of all connections after which the thread polls before it sleeps.
+pub const SPLICE_BULK: u64 = 64 << 10;
+
+/// Time for which it polls then: the programs at both ends go on soon, and to wake a thread takes about as long.
+pub const SPLICE_SPIN: Duration = Duration::from_micros(20);
+
 /// Bytes that each write of such a turn counts as at least: a sender of single bytes that keeps pace has 256 of them.
 pub const SPLICE_LEAST: usize = 4 << 10;
 

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -22,8 +23,8 @@ use super::joined::{Joined, Side, Step, peer_of, reset_on_drop};
 use super::pipes::Pipes;
 use super::{DATAGRAM_COST, Far, FlowSettings, Job, Join, Shared, add};
 use crate::limits::{
-    DELIVERIES_SOON, DELIVERY_LOOK, DIAL_RETRY, LARGE_BUFFERS, POLL_EVENTS, SPLICE_CONNECT,
-    SPLICE_JOBS, SWEEP, SWEEP_DELIVERIES, UDP_SWEEP,
+    DELIVERIES_SOON, DELIVERY_LOOK, DIAL_RETRY, LARGE_BUFFERS, POLL_EVENTS, SPLICE_BULK,
+    SPLICE_CONNECT, SPLICE_JOBS, SPLICE_SPIN, SWEEP, SWEEP_DELIVERIES, UDP_SWEEP,
 };
 use crate::netns::NsSockets;
 use crate::relay::limit_buffers;
@@ -45,6 +46,8 @@ pub(super) struct Worker {
     last_serial: u32,
     /// Flows that have something to move; entries may be stale.
     listed: VecDeque<usize>,
+    /// The thread polls until this time.
+    polls_until: Option<Instant>,
     /// Flows that wait for a pipe until this time.
     starved: Vec<usize>,
     retry_at: Option<Instant>,
@@ -174,6 +177,7 @@ impl Worker {
             flows: Slab::new(),
             last_serial: 0,
             listed: VecDeque::new(),
+            polls_until: None,
             starved: Vec::new(),
             retry_at: None,
             delivering: Vec::new(),
@@ -196,6 +200,10 @@ impl Worker {
                 // Only a signal interrupts it.
                 Err(_) => &[],
             };
+            if events.is_empty() {
+                // The programs at both ends may need this core to go on.
+                thread::yield_now();
+            }
             for event in events {
                 self.note(event.data.u64(), event.flags);
             }
@@ -208,9 +216,15 @@ impl Worker {
         self.end_all();
     }
 
-    fn timeout(&self) -> Timespec {
+    fn timeout(&mut self) -> Timespec {
         if self.has_jobs || !self.listed.is_empty() || !self.more.is_empty() {
             return Timespec::default();
+        }
+        if let Some(until) = self.polls_until {
+            if Instant::now() < until {
+                return Timespec::default();
+            }
+            self.polls_until = None;
         }
         let due = [self.retry_at, self.deliver_at, self.look_at, self.datagrams_at];
         let due = due.into_iter().flatten();
@@ -383,7 +397,7 @@ impl Worker {
 
     /// Lets each listed flow take its turn.
     fn work(&mut self) {
-        let now = Instant::now();
+        let (now, mut all) = (Instant::now(), 0);
         for _ in 0..self.listed.len() {
             let Some(at) = self.listed.pop_front() else { return };
             let Some(flow) = self.flows.get_mut(at) else { continue };
@@ -408,6 +422,7 @@ impl Worker {
                 of(after) - of(moved)
             };
             let (there, back) = (grown(0), grown(1));
+            all += there + back;
             let is_out = flow_is_out;
             let (out, inward) = if is_out { (there, back) } else { (back, there) };
             add(&counts.bytes_out, out);
@@ -435,6 +450,9 @@ impl Worker {
                 Step::Finished => self.end(at, How::Finished),
                 Step::Broken(side) => self.end_broken(at, side),
             }
+        }
+        if all >= SPLICE_BULK {
+            self.polls_until = Some(Instant::now() + SPLICE_SPIN);
         }
     }
 
