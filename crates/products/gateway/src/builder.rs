@@ -87,8 +87,21 @@ pub struct GuestConfig {
     pub(crate) memory: usize,
     pub(crate) spin: Option<Duration>,
     pub(crate) inside: Option<NsSockets>,
-    pub(crate) loopback: bool,
+    pub(crate) local_clients: LocalClients,
     pub(crate) forwarded: Vec<Forward>,
+}
+
+/// How clients of published ports reach the guest that come over this machine's loopback, or by a Unix socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LocalClients {
+    /// Over the guest's link, from the gateway's address.
+    #[default]
+    ByLink,
+    /// By `splice(2)` and a socket in the guest's namespace, at the guest's address and from it. Datagrams go over the
+    /// link, and so do clients of addresses that are not known to be the guest's.
+    Spliced,
+    /// By `splice(2)` and a socket in the guest's namespace, at its loopback.
+    Loopback,
 }
 
 impl Default for GuestConfig {
@@ -106,7 +119,7 @@ impl Default for GuestConfig {
             memory: MEMORY,
             spin: None,
             inside: None,
-            loopback: false,
+            local_clients: LocalClients::default(),
             forwarded: Vec::new(),
         }
     }
@@ -210,10 +223,10 @@ pagewire::parts::setters! {
     /// How long the guest's thread polls the device before it sleeps; see
     /// [`pagewire::HostBuilder::spin`].
     spin(limit: Duration): spin = Some(limit);
-    /// Sockets in the guest's network namespace, for [`loopback`](GuestConfig::loopback),
+    /// Sockets in the guest's network namespace, for [`local_clients`](GuestConfig::local_clients),
     /// [`forward`](GuestConfig::forward), and ports that follow the programs in there.
     inside(sockets: NsSockets): inside = Some(sockets);
-    /// Clients of published ports that come over this machine's loopback, or by a Unix socket, reach the loopback of
-    /// the guest's namespace, and not the guest's address; needs [`inside`](GuestConfig::inside).
-    loopback(on: bool): loopback = on;
+    /// How clients of published ports reach the guest that come over this machine's loopback, or by a Unix socket; other
+    /// ways than [`LocalClients::ByLink`] need [`inside`](GuestConfig::inside).
+    local_clients(way: LocalClients): local_clients = way;
 }

@@ -212,7 +212,7 @@ impl Gateway {
                     share: self.0.share.clone(),
                     numbers: Arc::clone(&last_flow),
                 };
-                let loopback = Loopback::start(inside, config.loopback, flows)?;
+                let loopback = Loopback::start(inside, config.local_clients, flows)?;
                 watch.add_wakeup(loopback.inbox().wait_fd().as_fd())?;
                 Some(loopback)
             }

@@ -54,7 +54,7 @@ pub mod fuzzing;
 
 pub use autoconf::{Autoconf, AutoconfConfig, AutoconfCounters, AutoconfWatch};
 pub use bounded_log::BoundedLog;
-pub use builder::{Builder, GuestConfig};
+pub use builder::{Builder, GuestConfig, LocalClients};
 pub use counters::Counters;
 pub use denials::Denied;
 pub use dns::{DeniedName, DnsConfig, DnsCounters, DnsServer, OwnNames, Resolver};

@@ -75,6 +75,11 @@ pub(crate) struct GuestOptions {
     #[arg(long)]
     pub(crate) loopback: bool,
 
+    /// Have clients that come to a published TCP port over this machine's loopback joined with the guest's address by
+    /// splice(2) in its namespace: at the kernel's rate, and from the guest's own address
+    #[arg(long, conflicts_with = "loopback")]
+    pub(crate) splice: bool,
+
     /// Have a port of the loopback of the guest's namespace lead to this machine's loopback: PORT[:PORT],
     /// a range, or auto (the ports on which this machine listens), with ,~PORTS to leave out and /udp
     /// behind it for datagrams; repeatable

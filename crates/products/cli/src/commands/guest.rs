@@ -16,8 +16,8 @@ use pagewire_control as control;
 use pagewire_gateway::netns::NsSockets;
 use pagewire_gateway::sandbox::{self, SandboxError, SandboxPlan};
 use pagewire_gateway::{
-    Builder, Forward, Gateway, Guest, GuestConfig, Log, OpenPort, OwnNames, Protocol, Publish,
-    PublishedPort, Resolver, Rules, Source,
+    Builder, Forward, Gateway, Guest, GuestConfig, LocalClients, Log, OpenPort, OwnNames, Protocol,
+    Publish, PublishedPort, Resolver, Rules, Source,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -50,12 +50,17 @@ pub(crate) fn open(
     advertised: Option<Advertised>,
     inside: Option<NsSockets>,
 ) -> Result<OpenGateway, Failure> {
-    let mut config = network.config().loopback(options.loopback);
+    let local_clients = match () {
+        () if options.loopback => LocalClients::Loopback,
+        () if options.splice => LocalClients::Spliced,
+        () => LocalClients::ByLink,
+    };
+    let mut config = network.config().local_clients(local_clients);
     if let Some(inside) = inside {
         config = config.inside(inside);
     } else if needs_sockets_inside(options) {
         let why = "they are about a network namespace: give --link tap with --netns";
-        return Err(Failure::misused("--loopback, --forward and --publish auto", why));
+        return Err(Failure::misused("--loopback, --splice, --forward and --publish auto", why));
     }
     let mut published = Vec::new();
     for what in &options.publish {
@@ -328,7 +333,8 @@ fn refused_for(why: &str) -> Refused {
 
 /// Whether the options are about sockets in the guest's network namespace.
 pub(crate) fn needs_sockets_inside(options: &GuestOptions) -> bool {
-    options.loopback || !options.forward.is_empty() || options.publish.iter().any(Publish::is_auto)
+    let of_clients = options.loopback || options.splice;
+    of_clients || !options.forward.is_empty() || options.publish.iter().any(Publish::is_auto)
 }
 
 /// Whether ports are opened later, when this process has given up its rights.

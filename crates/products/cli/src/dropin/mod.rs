@@ -217,6 +217,13 @@ impl Words {
         self.0.push(option.into());
     }
 
+    /// Whether there is such an option with a value.
+    fn has(&self, option: &str) -> bool {
+        let words = self.0.iter().filter_map(|word| word.to_str());
+        let mut values = words.filter_map(|word| word.strip_prefix(option));
+        values.any(|rest| rest.starts_with('='))
+    }
+
     /// An option with its value in one word, which may begin with a hyphen.
     fn set(&mut self, option: &str, value: impl AsRef<OsStr>) {
         let mut word = OsString::from(option);

@@ -194,8 +194,12 @@ impl Options {
         } else {
             self.put_network(has_command, machine, &mut words)?;
         }
+        // Ports come later by pesto.
+        let has_ports = words.has("--publish") || shared.conf_path.is_some();
         if splices {
             words.flag("--loopback");
+        } else if has_ports && !self.no_splice {
+            words.flag("--splice");
         }
         for (option, given, udp) in
             [("--tcp-ns", &self.tcp_ns, false), ("--udp-ns", &self.udp_ns, true)]

@@ -159,7 +159,7 @@ const PASTA: &[(&str, &str)] = &[
         "gateway --link=tap --netns=/run/d/netns --userns=/proc/4711/ns/user --tap=tap0
              --addr=10.0.2.2/24 --guest=10.0.2.100 --addr=fd00::2/64 --guest=fd00::100
              --proxy-arp --mtu=65520 --host=10.0.2.2 --host=fd00::2
-             --dns-addr=10.0.2.3 --dns-addr=fd00::3 --forward=auto --forward=auto/udp
+             --dns-addr=10.0.2.3 --dns-addr=fd00::3 --splice --forward=auto --forward=auto/udp
              --background --api-socket=/run/.pasta.sock",
     ),
     (
@@ -185,7 +185,7 @@ const PASTA: &[(&str, &str)] = &[
              --map-guest-addr 169.254.1.2",
         "gateway --link=tap --netns=/run/user/1000/netns/netns-1 --copy --mtu=1500
              --map=169.254.1.2=host --dns-addr=169.254.1.1 --publish=18080:80
-             --publish=127.0.0.1:18081:81/udp --background --quiet --pid=/run/p.pid",
+             --publish=127.0.0.1:18081:81/udp --splice --background --quiet --pid=/run/p.pid",
     ),
     // Nix, with descriptors.
     (
@@ -198,7 +198,7 @@ const PASTA: &[(&str, &str)] = &[
              --guest=fd00:169:254::2 --proxy-arp --mtu=65520
              --host=169.254.1.1 --host=fd00:169:254::1
              --dns-addr=169.254.1.1 --dns-addr=fd00:169:254::1 --publish=auto --publish=auto/udp
-             --forward=auto --forward=auto/udp --quiet",
+             --splice --forward=auto --forward=auto/udp --quiet",
     ),
     // nsjail: with addresses, by DHCP, and without a network.
     (
@@ -209,7 +209,7 @@ const PASTA: &[(&str, &str)] = &[
              --guest=10.255.255.2 --proxy-arp --mtu=65520 --dns-addr=10.255.255.3
              --deny=0.0.0.0/0/udp=drop --deny=::/0/udp=drop
              --deny=0.0.0.0/0/icmp=drop --deny=::/0/icmp=drop
-             --no-dhcp --no-dhcp6 --no-ra --publish=8080:80 --quiet",
+             --no-dhcp --no-dhcp6 --no-ra --publish=8080:80 --splice --quiet",
     ),
     (
         "pasta -f -q --no-dhcpv6 --dhcp-dns -4 -t none -u none -T none -U none 4711",
@@ -229,7 +229,7 @@ const PASTA: &[(&str, &str)] = &[
     (
         "pasta --config-net -- curl --version",
         "run --map-root-user --copy --mtu=65520 --host=router --publish=auto
-             --publish=auto/udp --forward=auto --forward=auto/udp -- curl --version",
+             --publish=auto/udp --splice --forward=auto --forward=auto/udp -- curl --version",
     ),
     (
         "pasta -t none -u none -T none -U none --no-map-gw sh -c id -4",

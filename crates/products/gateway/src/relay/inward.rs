@@ -243,13 +243,11 @@ impl Relay {
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let from = client.unwrap_or(SocketAddr::new(to.ip(), 0));
         let judged = self.context.judge_client(now, Protocol::Tcp, from, to);
-        let Ok(to) = judged.to else {
+        if judged.to.is_err() {
             return reset_on_drop(&socket);
-        };
-        if self.setup.loopback.as_ref().is_some_and(|loopback| loopback.takes(client, to.port())) {
-            return self.join_inside(socket, client, judged);
         }
-        let JudgedFlow { flow, ask, .. } = judged;
+        let Some((socket, judged)) = self.join_inside(socket, client, judged) else { return };
+        let JudgedFlow { flow, ask, to: Ok(to) } = judged else { return };
         let record = FlowRecord::new(now, flow, ask);
         // A client that the guest can answer keeps its address.
         let link = &self.context.link;

@@ -2,7 +2,7 @@
 //! machine, which the [`Splicer`] joins. The relay listens, accepts and judges.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use pagewire::services::Instant;
@@ -10,6 +10,7 @@ use pagewire::services::Instant;
 use super::Relay;
 use super::pair::reset_on_drop;
 use super::ports::{Leads, Place, Ports, Socket};
+use crate::builder::LocalClients;
 use crate::context::JudgedFlow;
 use crate::netns::NsSockets;
 use crate::publish::Publish;
@@ -22,8 +23,7 @@ use crate::splice::{
 /// What a guest has in whose namespace sockets can be made.
 pub(crate) struct Loopback {
     sockets: NsSockets,
-    /// Clients that come over this machine's loopback reach that of the namespace.
-    for_clients: bool,
+    clients: LocalClients,
     splicer: Splicer,
     inbox: Inbox,
     own: OwnPorts,
@@ -35,12 +35,12 @@ impl Loopback {
     /// No descriptor, or no thread, is left.
     pub(crate) fn start(
         sockets: NsSockets,
-        for_clients: bool,
+        clients: LocalClients,
         flows: FlowSettings,
     ) -> io::Result<Self> {
         let splicer = Splicer::start(sockets.clone(), flows)?;
         let (inbox, own) = (Inbox::new()?, OwnPorts::default());
-        Ok(Self { sockets, for_clients, splicer, inbox, own, follower: None })
+        Ok(Self { sockets, clients, splicer, inbox, own, follower: None })
     }
 
     pub(crate) fn splicer(&self) -> &Splicer {
@@ -49,19 +49,41 @@ impl Loopback {
 
     /// Takes datagrams of clients that come over this machine's loopback, if these are for the namespace's.
     pub(crate) fn diverter(&self) -> Option<Diverter> {
-        self.for_clients.then(|| self.splicer.diverter())
+        self.is_for_clients().then(|| self.splicer.diverter())
     }
 
     pub(crate) fn inbox(&self) -> &Inbox {
         &self.inbox
     }
 
-    /// Whether this client of a published port is joined with the namespace's loopback. It is not where that port is
-    /// a forwarded one, which would lead out here again, and so on without end.
-    pub(super) fn takes(&self, client: Option<SocketAddr>, port: u16) -> bool {
-        self.for_clients
-            && client.is_none_or(|client| client.ip().to_canonical().is_loopback())
-            && !self.is_forwarded(Protocol::Tcp, port)
+    /// Whether clients that come over this machine's loopback reach that of the namespace.
+    fn is_for_clients(&self) -> bool {
+        self.clients == LocalClients::Loopback
+    }
+
+    /// Where a client of a published port is joined with a socket in the namespace: an address, and another to try.
+    /// `None`: the client reaches the guest over its link. A port of the namespace's loopback that is a forwarded one
+    /// would lead out here again, and so on without end.
+    pub(super) fn place_of(
+        &self,
+        client: Option<SocketAddr>,
+        to: SocketAddr,
+        guest: &[IpAddr],
+    ) -> Option<(SocketAddr, Option<SocketAddr>)> {
+        let client = client.map(|client| client.ip().to_canonical());
+        if client.is_some_and(|client| !client.is_loopback()) {
+            return None;
+        }
+        match self.clients {
+            LocalClients::ByLink => None,
+            LocalClients::Spliced => guest.contains(&to.ip()).then_some((to, None)),
+            LocalClients::Loopback if self.is_forwarded(Protocol::Tcp, to.port()) => None,
+            LocalClients::Loopback => {
+                let v6 = client.is_some_and(|client| client.is_ipv6());
+                let (first, second) = loopbacks(v6, to.port());
+                Some((first, Some(second)))
+            }
+        }
     }
 
     fn is_forwarded(&self, protocol: Protocol, port: u16) -> bool {
@@ -77,19 +99,25 @@ fn loopbacks(v6: bool, port: u16) -> (SocketAddr, SocketAddr) {
 }
 
 impl Relay {
-    /// Has a client of a published port, which rules permit, joined with the namespace's loopback.
+    /// Has a client of a published port, which rules permit, joined with a socket in the namespace. Returns what
+    /// reaches the guest over its link.
     pub(super) fn join_inside(
         &mut self,
         socket: OwnedFd,
         client: Option<SocketAddr>,
         judged: JudgedFlow,
-    ) {
-        let JudgedFlow { flow, ask, to: Ok(to) } = judged else { return };
-        let Some(loopback) = &self.setup.loopback else { return };
-        let v6 = client.is_some_and(|client| client.ip().to_canonical().is_ipv6());
-        let (first, second) = loopbacks(v6, to.port());
-        let (to, far, began) = ((first, Some(second)), Far::Inside, std::time::Instant::now());
+    ) -> Option<(OwnedFd, JudgedFlow)> {
+        let place = |to| {
+            let loopback = self.setup.loopback.as_ref()?;
+            Some((loopback, loopback.place_of(client, to, &self.setup.addresses)?))
+        };
+        let Some((loopback, to)) = judged.to.as_ref().ok().and_then(|to| place(*to)) else {
+            return Some((socket, judged));
+        };
+        let JudgedFlow { flow, ask, .. } = judged;
+        let (far, began) = (Far::Inside, std::time::Instant::now());
         loopback.splicer.join(Join { client: socket, to, far, flow, ask, began });
+        None
     }
 
     /// Judges a client in the namespace, and has it joined with this machine's loopback; a client that may not is
@@ -199,7 +227,7 @@ impl Relay {
         let Some(loopback) = &self.setup.loopback else { return closed };
         // A published port of ours would lead in there again, and so on without end.
         let is_own = |at: &SocketAddr| loopback.own.has(Listens::Outside, Protocol::Udp, *at);
-        if loopback.for_clients && (is_own(&leads_to) || other.as_ref().is_some_and(is_own)) {
+        if loopback.is_for_clients() && (is_own(&leads_to) || other.as_ref().is_some_and(is_own)) {
             tracing::info!(port = to.port(), "a published port is not forwarded to itself");
             return closed;
         }
@@ -219,7 +247,7 @@ impl Relay {
         own: Option<&OwnPort>,
     ) -> io::Result<Place> {
         let joins = |loopback: &Loopback| {
-            loopback.for_clients && !loopback.is_forwarded(Protocol::Udp, guest.port())
+            loopback.is_for_clients() && !loopback.is_forwarded(Protocol::Udp, guest.port())
         };
         let of_loopback = |local: &SocketAddr| local.ip().is_loopback();
         let local = local.filter(|at| of_loopback(at) || at.ip().is_unspecified());
@@ -272,7 +300,7 @@ impl Relay {
             Some(follower) => follower,
             None => Follower::start(
                 loopback.sockets.clone(),
-                loopback.for_clients,
+                loopback.is_for_clients(),
                 loopback.own.clone(),
                 loopback.inbox.clone(),
             )?,

@@ -274,6 +274,47 @@ fn a_port_of_the_namespaces_loopback_is_reached_over_this_machines_and_the_other
     assert_eq!(inside(&container, &["curl", "-sS", "-m", "20", url]), "content");
 }
 
+/// Answers each client with its address.
+const WHO_ASKS: &str = r#"
+import socket
+listener = socket.create_server(("", 8000))
+print("up", flush=True)
+while True:
+    client, peer = listener.accept()
+    client.recv(4096)
+    client.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + peer[0].encode())
+    client.close()
+"#;
+
+#[test]
+fn with_splice_a_local_client_comes_from_the_guests_own_address() {
+    let Some(lab) = Lab::new(&["unshare", "nsenter", "curl", "python3"]) else { return };
+    let container = container(&lab);
+    let pid = container.0.id().to_string();
+    let args = ["--link", "tap", "--netns", &pid, "--pid", "pid", "--publish", "8080:8000"];
+    let said = in_background(&lab, &[&args[..], &["--splice", "--quiet"]].concat());
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    let _staying = Staying::of(&lab.path("pid"));
+    let mut there = Command::new("nsenter");
+    there.args(["-t", &pid, "-U", "-n", "--preserve-credentials", "python3", "-c", WHO_ASKS]);
+    let _there = Running::start(&mut there);
+    let here = lab.command("curl").args(["-sS", "-m", "20", "http://127.0.0.1:8080/"]).output();
+    assert_eq!(text(&here.expect("it runs").stdout), "10.0.2.15");
+}
+
+#[test]
+fn splice_and_loopback_exclude_each_other_and_need_a_namespace() {
+    let Some(lab) = Lab::new(&[]) else { return };
+    for (options, why) in [
+        (&["--link", "tap", "--splice", "--loopback"][..], "cannot be used with"),
+        (&["--link", "stream", "--socket", "link", "--splice"], "--netns"),
+    ] {
+        let said = lab.command(PAGEWIRE).arg("gateway").args(options).output().expect("it runs");
+        assert_eq!(said.status.code(), Some(2));
+        assert!(text(&said.stderr).contains(why), "{}", text(&said.stderr));
+    }
+}
+
 #[test]
 fn the_answer_to_what_is_denied_may_be_chosen() {
     let Some(lab) = Lab::new(&["bash"]) else { return };
