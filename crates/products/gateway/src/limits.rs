@@ -182,6 +182,10 @@ pub const PORTS_LOOK: Duration = Duration::from_secs(1);
 /// descriptors; a developer's machine has some fifty.
 pub const PORTS_FOLLOWED: usize = 256;
 
+/// Listeners that take from the descriptors of a guest's connections: as many as programs can have opened by
+/// [`PORTS_FOLLOWED`], in both directions.
+pub const LISTENERS_SHARED: usize = 4 * PORTS_FOLLOWED;
+
 /// Bytes of a table of the kernel's sockets that are read: some 28,000 sockets.
 pub(crate) const PORT_TABLE: usize = 4 << 20;
 

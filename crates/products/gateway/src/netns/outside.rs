@@ -30,8 +30,9 @@ pub fn tap_in(
     user: Option<&Path>,
     network: &InsideNetwork,
 ) -> Result<(TapParts, Lifetime), NetnsError> {
-    let lifetime = Lifetime::of(namespace).map_err(NetnsError::system("watch the namespace"))?;
     let files = namespace.open(user)?;
+    let unseen = |e| NetnsError::Inside(format!("watch the namespace {namespace}: {e}"));
+    let lifetime = Lifetime::of(namespace).map_err(unseen)?;
     let mut helper = Helper::start(&own_program(), Some(namespace), &files, network, &[])?;
     let (parts, _) = helper.tap(Users::Same)?;
     let _ = helper.child.wait();

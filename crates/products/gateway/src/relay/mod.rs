@@ -183,8 +183,10 @@ impl Relay {
         // Clients and dials come after the steps that make room for them.
         self.accept(now, stack);
         self.admit(now, stack);
-        self.context.descriptors =
-            self.flows.len() + self.context.dns.descriptors() + self.spliced_descriptors();
+        self.context.descriptors = self.flows.len()
+            + self.context.dns.descriptors()
+            + self.spliced_descriptors()
+            + self.published.descriptors();
         self.udp.turn(now, stack, &mut self.context);
         self.echo.turn(now, stack, &mut self.context);
         if let Some(loopback) = &self.setup.loopback {
@@ -390,7 +392,11 @@ impl Relay {
 
     /// Number of descriptors of this guest but for those of the splicer.
     fn own_descriptors(&self) -> usize {
-        self.flows.len() + self.context.dns.descriptors() + self.udp.len() + self.echo.len()
+        self.flows.len()
+            + self.context.dns.descriptors()
+            + self.udp.len()
+            + self.echo.len()
+            + self.published.descriptors()
     }
 
     pub(crate) fn dns_counters(&self) -> DnsCounters {

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 
 use slab::Slab;
 
+use crate::limits::LISTENERS_SHARED;
 use crate::publish::{Publish, PublishedPort, Unlink};
 use crate::request::Protocol;
 use crate::splice::{Follow, Forward, Listens, OwnPort};
@@ -75,6 +76,12 @@ impl Socket {
 }
 
 impl Ports {
+    /// Number of listeners' descriptors that the guest's share has less for. A set of nearly all ports raises the
+    /// process's limit for itself.
+    pub(super) fn descriptors(&self) -> usize {
+        self.listeners.len().min(LISTENERS_SHARED)
+    }
+
     /// The open ports of sets that name them.
     pub(super) fn named(&self) -> impl Iterator<Item = PublishedPort> {
         let sets = self.sets.iter().filter(|(what, _)| what.is_named());

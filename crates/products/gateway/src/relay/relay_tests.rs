@@ -9,8 +9,8 @@ use pagewire::services::{Error, Instant};
 
 use super::{Dials, Flow, Pair};
 use crate::limits::{
-    CLIENTS_LEAVE, CONNECTS_BURST, DELIVERY, DIAL_FAIR, DIALS_PER_DESTINATION, KEEPALIVE_IDLE,
-    LEAVES_BURST, LEAVES_PER_SECOND, SETTLED, SWEEP, TURN_BYTES, UNSENT,
+    CLIENTS_LEAVE, CONNECTS_BURST, DELIVERY, DIAL_FAIR, DIAL_RETRY, DIALS_PER_DESTINATION,
+    KEEPALIVE_IDLE, LEAVES_BURST, LEAVES_PER_SECOND, SETTLED, SWEEP, TURN_BYTES, UNSENT,
 };
 use crate::policy::{RouteSocket, Rules};
 use crate::publish::Publish;
@@ -57,6 +57,21 @@ fn without_a_limit_a_pair_stays_and_its_guest_is_probed() {
     assert!(world.gateway.counters().tx_frames > before, "nothing was sent");
     world.pass(Duration::from_secs(3600));
     assert_eq!(world.error(id), None);
+}
+
+#[test]
+fn listeners_take_from_the_descriptors_of_the_guests_connections() {
+    let mut world = World::new(Settings::default());
+    let what: Publish = "127.0.0.1:0:80".parse().unwrap();
+    world.relay.publish(world.now, &what, what.open().unwrap()).unwrap();
+    world.relay.context.share.all = 2;
+    let first = world.connect("203.0.113.1:80");
+    let second = world.connect("203.0.113.2:80");
+    assert_eq!((world.dialled().len(), world.error(first), world.error(second)), (1, None, None));
+    // Without the port there is room for both.
+    assert!(world.relay.unpublish(world.now, &what));
+    world.pass(DIAL_RETRY);
+    assert_eq!(world.dialled().len(), 2);
 }
 
 #[test]
