@@ -233,7 +233,7 @@ pub(crate) struct GatewayOptions {
     pub(crate) link: GuestLink,
 
     /// Unix socket of the link, up to 107 bytes: we listen there, and the program that runs the guest
-    /// connects, again after a restart of either
+    /// connects, again if it has ended or was told to (reconnect=1 of QEMU's vhost-user)
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 

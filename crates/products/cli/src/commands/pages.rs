@@ -68,7 +68,7 @@ fn page(man: &Man, command: &Command) -> io::Result<Vec<u8>> {
     if command.get_subcommands().any(|below| !below.is_hide_set()) {
         man.render_subcommands_section(&mut page)?;
     }
-    if let Some(text) = command.get_after_long_help() {
+    if let Some(text) = command.get_after_long_help().or_else(|| command.get_after_help()) {
         sections(&text.to_string()).to_writer(&mut page)?;
     }
     Ok(page)
@@ -97,14 +97,15 @@ fn synopsis(command: &Command) -> Roff {
 fn sections(text: &str) -> Roff {
     let mut roff = Roff::new();
     let (mut begins, mut as_written) = (true, false);
+    if text.lines().next().is_some_and(|first| heading(first).is_none()) {
+        roff.control("SH", ["NOTES"]);
+    }
     for line in text.lines() {
         let is_indented = line.starts_with(' ');
         if line.is_empty() {
             begins = true;
         }
-        let heading = line.split_once(':').filter(|(heading, _)| {
-            begins && !is_indented && heading.chars().all(|c| c.is_ascii_alphabetic() || c == ' ')
-        });
+        let heading = heading(line).filter(|_| begins);
         if as_written && !is_indented && !line.is_empty() {
             roff.control("fi", []);
             as_written = false;
@@ -131,6 +132,12 @@ fn sections(text: &str) -> Roff {
     roff
 }
 
+/// The heading that a line begins with, and the rest of the line.
+fn heading(line: &str) -> Option<(&str, &str)> {
+    let is_word = |text: &str| text.chars().all(|c| c.is_ascii_alphabetic() || c == ' ');
+    line.split_once(':').filter(|(heading, _)| !line.starts_with(' ') && is_word(heading))
+}
+
 /// The day that a build says it is of, so that two builds are equal; without one no day.
 fn date(epoch: Option<&str>) -> String {
     let seconds = epoch.and_then(|seconds| seconds.parse().ok());
@@ -148,6 +155,13 @@ mod tests {
     fn a_page_has_the_day_that_the_build_says() {
         assert_eq!(date(Some("784887151")), "15 Nov 1994");
         assert_eq!((date(None), date(Some("soon"))), (String::new(), String::new()));
+    }
+
+    #[test]
+    fn text_without_a_heading_is_notes() {
+        let page = sections("It runs `a`; see b.\n\nSee also: a(1)").to_roff();
+        let lines = [".SH NOTES", "It runs `a`; see b.", ".PP", ".SH \"SEE ALSO\"", "a(1)"];
+        assert_eq!(page.lines().collect::<Vec<_>>(), lines, "{page}");
     }
 
     #[test]

@@ -25,7 +25,9 @@ use crate::limits::{PORT_CHANGE_TIME, PORT_REQUEST};
     version = "",
     disable_help_flag = true,
     disable_version_flag = true,
-    override_usage = "pesto [OPTION]... PATH"
+    override_usage = "pesto [OPTION]... PATH",
+    after_help = "Exit status: 0 when all changes are made, 1 when none is (one line says why).\n\nSee also: \
+                  pagewire-pasta(1), pagewire-passt(1)"
 )]
 #[allow(dead_code, reason = "commands are read in their order, by their places")]
 pub(super) struct Options {
