@@ -65,6 +65,8 @@ pub use pair::{Pair, PairConfig, PairEnd, hand_over};
 pub use pcap::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapInterface, PcapWriter};
 pub use port::{Port, PortConfig};
 pub use queues::Queues;
+#[cfg(any(feature = "sockets", feature = "vhost-user"))]
+pub use socket_path::bind_listener;
 #[cfg(feature = "sockets")]
 pub use stream::{StreamLink, StreamLinkBuilder};
 #[cfg(feature = "tap")]

@@ -1,9 +1,10 @@
-//! The path of a Unix socket that a device listens at.
+//! The path of a Unix socket that a device listens at, and its file.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, fchmod};
@@ -20,6 +21,53 @@ pub(crate) fn derive_mac(path: &Path) -> [u8; 6] {
     });
     let [a, b, c, ..] = (hash ^ hash >> 32).to_le_bytes();
     [0x02, 0x50, 0x57, a, b, c]
+}
+
+/// Listens at a path, for this user only (mode 0600, whatever the mask says). A socket without a listener is
+/// replaced; one that somebody listens at, or another file, is not. Calls of the listener do not block, and
+/// the file stays when it is dropped.
+///
+/// # Errors
+/// Those of the system. [`InvalidInput`](io::ErrorKind::InvalidInput): the path has more than 107 bytes, or a
+/// zero byte. [`AddrInUse`](io::ErrorKind::AddrInUse): there is a listener, or another file.
+pub fn bind_listener(path: impl AsRef<Path>) -> io::Result<UnixListener> {
+    Ok(bind_anew(path.as_ref(), SocketType::STREAM)?.into())
+}
+
+/// The path at which a socket is bound; an empty one if it has none.
+pub(crate) fn path_of(address: &SocketAddr) -> PathBuf {
+    address.as_pathname().unwrap_or(Path::new("")).to_owned()
+}
+
+/// The file of a socket that is this device's own: the drop removes it, before that of the socket, in whose
+/// place another process may put its own from then on.
+#[derive(Debug)]
+pub(crate) struct SocketFile(pub(crate) PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A socket at which a device listens; calls do not block. Its file goes first, if it is the device's own.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    _file: Option<SocketFile>,
+    pub(crate) socket: UnixListener,
+}
+
+impl Listener {
+    pub(crate) fn own(socket: UnixListener, path: &Path) -> Self {
+        Self { _file: Some(SocketFile(path.to_owned())), socket }
+    }
+
+    /// One that somebody else keeps, with its path.
+    pub(crate) fn adopt(socket: UnixListener) -> io::Result<(Self, PathBuf)> {
+        socket.set_nonblocking(true)?;
+        let path = path_of(&socket.local_addr()?);
+        Ok((Self { _file: None, socket }, path))
+    }
 }
 
 /// Connections that wait to be accepted: of one peer, and another after it.

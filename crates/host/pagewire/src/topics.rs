@@ -26,6 +26,8 @@ pub mod device {
         Gso, GsoKind, HEAD_CAPACITY, PacketBuf, PagePool, PageWriter, RxChecksum, TxChecksum,
     };
 
+    #[cfg(any(feature = "sockets", feature = "vhost-user"))]
+    pub use pagewire_device::bind_listener;
     #[cfg(feature = "fault")]
     pub use pagewire_device::{
         Aqm, Chance, Fault, FaultConfig, FaultConfigError, FaultCounters, FaultDirection,

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 use rustix::io::Errno;
@@ -23,8 +23,9 @@ use crate::limits::{MAX_LINK_HEADER, SOCKET_BURST, SOCKET_RETRY, SOCKET_SEND_BUF
 use crate::port::limits::MIN_ETHERNET;
 use crate::settings::LinkSettings;
 use crate::socket::{self, PlainCard, card_methods};
+use crate::socket_path::{SocketFile, bind_anew, path_of};
 use crate::socket_sys::{self, Name, Pieces};
-use crate::{Device, DeviceCounters, DeviceError, socket_path};
+use crate::{Device, DeviceCounters, DeviceError};
 use pagewire_mem::link::Capabilities;
 
 /// The greeting, which a guest's side sends first.
@@ -42,8 +43,8 @@ const GREETING: &[u8] = b"VFKT";
 /// ```
 #[derive(Debug)]
 pub struct DatagramLink {
+    _file: Option<SocketFile>,
     socket: UnixDatagram,
-    path: PathBuf,
     peer: Option<Name>,
     /// When to try again what found no room.
     retry_at: Option<Instant>,
@@ -76,12 +77,24 @@ impl DatagramLinkBuilder {
     pub fn bind(self, path: impl AsRef<Path>) -> Result<DatagramLink, DeviceError> {
         let path = path.as_ref();
         let card = PlainCard::new("datagram", &self.settings, path)?;
-        let socket = socket_path::bind_anew(path, SocketType::DGRAM)
+        let socket = bind_anew(path, SocketType::DGRAM)
             .map_err(|e| system(&format!("bind {}", path.display()), e))?;
-        let socket = UnixDatagram::from(socket);
-        // A wish: the system's limit is usually less.
-        let _ = sockopt::set_socket_send_buffer_size(&socket, SOCKET_SEND_BUFFER);
-        Ok(DatagramLink { socket, path: path.to_owned(), peer: None, retry_at: None, card })
+        Ok(DatagramLink::over(Some(SocketFile(path.to_owned())), socket.into(), card))
+    }
+
+    /// As [`bind`](Self::bind), with a socket that somebody else has bound and has open, too, such as a
+    /// service manager: its file stays. Calls of the socket do not block from then on.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn adopt(self, socket: UnixDatagram) -> Result<DatagramLink, DeviceError> {
+        let adopted = || -> io::Result<_> {
+            socket.set_nonblocking(true)?;
+            Ok(path_of(&socket.local_addr()?))
+        };
+        let path = adopted().map_err(|e| system("use a socket that was passed", e))?;
+        let card = PlainCard::new("datagram", &self.settings, &path)?;
+        Ok(DatagramLink::over(None, socket, card))
     }
 }
 
@@ -89,6 +102,12 @@ impl DatagramLink {
     /// Settings of a link.
     pub fn builder() -> DatagramLinkBuilder {
         DatagramLinkBuilder::default()
+    }
+
+    fn over(file: Option<SocketFile>, socket: UnixDatagram, card: PlainCard) -> Self {
+        // A wish: the system's limit is usually less.
+        let _ = sockopt::set_socket_send_buffer_size(&socket, SOCKET_SEND_BUFFER);
+        Self { _file: file, socket, peer: None, retry_at: None, card }
     }
 
     /// Whether a peer has greeted.
@@ -210,12 +229,6 @@ impl Device for DatagramLink {
     }
 
     card_methods!();
-}
-
-impl Drop for DatagramLink {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
 }
 
 fn errno(error: &io::Error) -> Errno {

@@ -48,6 +48,23 @@ fn heard(peer: &UnixDatagram) -> Option<Vec<u8>> {
 }
 
 #[test]
+fn a_socket_that_was_passed_stays_where_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("link");
+    let kept = UnixDatagram::bind(&path).unwrap();
+    let link = DatagramLink::builder().adopt(kept.try_clone().unwrap()).unwrap();
+    assert_eq!(link.capabilities().mac, crate::socket_path::derive_mac(&path));
+    let mut rig = Rig { link, dir, ledger: CopyLedger::new() };
+    assert!(rig.receive().is_empty(), "it does not wait");
+    let peer = rig.peer("peer");
+    rig.say(&peer, b"VFKT");
+    rig.say(&peer, &[7; 1000]);
+    assert_eq!(rig.receive(), [vec![7; 1000]]);
+    drop(rig.link);
+    assert!(path.exists());
+}
+
+#[test]
 fn frames_go_both_ways_with_whoever_greeted() {
     let mut rig = Rig::new();
     let peer = rig.peer("peer");

@@ -21,20 +21,21 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, SocketType, accept_with};
+use rustix::net::{SocketFlags, accept_with};
 
 use inbox::{Inbox, Malformed};
 
 use crate::limits::{ACCEPT_RETRY, MAX_SOCKET_FRAME, SOCKET_BURST, SOCKET_RETRY, STREAM_READ};
 use crate::settings::LinkSettings;
 use crate::socket::{self, PlainCard, card_methods};
+use crate::socket_path::{Listener, bind_listener};
 use crate::socket_sys::{self, Pieces};
-use crate::{Device, DeviceCounters, DeviceError, socket_path};
+use crate::{Device, DeviceCounters, DeviceError};
 use pagewire_mem::link::Capabilities;
 
 /// Bytes of the length before each frame.
@@ -79,7 +80,7 @@ pub struct StreamLink {
 /// Where peers come from.
 #[derive(Debug)]
 enum Source {
-    Listener(UnixListener, PathBuf),
+    Listener(Listener),
     /// There was one only, and no other will come.
     Given,
 }
@@ -114,11 +115,21 @@ impl StreamLinkBuilder {
     /// [`DeviceError::Config`] for invalid settings, [`DeviceError::System`] if the system refuses.
     pub fn listen(self, path: impl AsRef<Path>) -> Result<StreamLink, DeviceError> {
         let path = path.as_ref();
-        let listener = socket_path::bind_anew(path, SocketType::STREAM)
-            .map_err(|e| system(&format!("listen on {}", path.display()), e))?;
-        let link = self.start(Source::Listener(listener.into(), path.to_owned()), path)?;
-        link.watch_listener().map_err(|e| system("wait for a peer", e))?;
-        Ok(link)
+        let listener =
+            bind_listener(path).map_err(|e| system(&format!("listen on {}", path.display()), e))?;
+        self.wait(Listener::own(listener, path), path)
+    }
+
+    /// As [`listen`](Self::listen), at a socket that somebody else has bound and listens at, too, such as a
+    /// service manager: its file stays. Calls of the socket do not block from then on.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen).
+    pub fn adopt(self, listener: UnixListener) -> Result<StreamLink, DeviceError> {
+        let adopted = Listener::adopt(listener);
+        let (listener, path) =
+            adopted.map_err(|e| system("listen on a socket that was passed", e))?;
+        self.wait(listener, &path)
     }
 
     /// A link to the peer at the other end of a socket: [`DeviceError::Closed`] when that closes.
@@ -129,6 +140,12 @@ impl StreamLinkBuilder {
         let mut link = self.start(Source::Given, Path::new(""))?;
         let peer = stream.set_nonblocking(true).and_then(|()| link.join(stream.into()));
         peer.map_err(|e| system("wait for the peer", e))?;
+        Ok(link)
+    }
+
+    fn wait(self, listener: Listener, path: &Path) -> Result<StreamLink, DeviceError> {
+        let link = self.start(Source::Listener(listener), path)?;
+        link.watch_listener().map_err(|e| system("wait for a peer", e))?;
         Ok(link)
     }
 
@@ -179,7 +196,9 @@ impl StreamLink {
     }
 
     fn watch_listener(&self) -> io::Result<()> {
-        let Source::Listener(listener, _) = &self.source else { return Ok(()) };
+        let Source::Listener(Listener { socket: listener, .. }) = &self.source else {
+            return Ok(());
+        };
         Ok(epoll::add(&self.ready, listener, EventData::new_u64(0), EventFlags::IN)?)
     }
 
@@ -195,7 +214,9 @@ impl StreamLink {
             self.retry_at = None;
             self.watch_listener().map_err(|e| system("wait for a peer", e))?;
         }
-        let Source::Listener(listener, _) = &self.source else { return Err(DeviceError::Closed) };
+        let Source::Listener(Listener { socket: listener, .. }) = &self.source else {
+            return Err(DeviceError::Closed);
+        };
         self.card.counters.syscalls += 1;
         let peer = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(peer) => peer,
@@ -214,17 +235,9 @@ impl StreamLink {
         let joined = unwatched.and_then(|()| self.join(peer));
         joined.map_err(|e| system("wait for a peer", e))?;
         if self.one_peer {
-            self.close_listener();
+            self.source = Source::Given;
         }
         Ok(true)
-    }
-
-    /// Takes no further peer.
-    fn close_listener(&mut self) {
-        if let Source::Listener(_, path) = &self.source {
-            let _ = std::fs::remove_file(path);
-        }
-        self.source = Source::Given;
     }
 
     /// Ends the session: what is unfinished in either direction is lost.
@@ -438,12 +451,6 @@ impl Device for StreamLink {
     }
 
     card_methods!();
-}
-
-impl Drop for StreamLink {
-    fn drop(&mut self) {
-        self.close_listener();
-    }
 }
 
 fn system(what: &str, source: io::Error) -> DeviceError {

@@ -188,6 +188,28 @@ fn one_that_listens_takes_one_peer_after_the_other_with_nothing_left_of_the_firs
 }
 
 #[test]
+fn a_socket_that_was_passed_stays_where_it_is_for_whoever_else_has_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let kept = UnixListener::bind(&path).unwrap();
+    for one_peer in [false, true] {
+        let builder = StreamLink::builder().one_peer(one_peer);
+        let mut link = builder.adopt(kept.try_clone().unwrap()).unwrap();
+        let derived = crate::socket_path::derive_mac(&path);
+        assert_eq!(link.capabilities().mac, derived, "as that of one that listens there");
+        assert!(receive(&mut link, Instant::ZERO).is_empty(), "it does not wait");
+        let mut peer = UnixStream::connect(&path).unwrap();
+        peer.write_all(&framed(&frame(60, 1))).unwrap();
+        assert_eq!(receive(&mut link, Instant::ZERO).len(), 1);
+        // Who comes next is for the next device.
+        let _next = UnixStream::connect(&path).unwrap();
+        drop(link);
+        assert!(path.exists());
+        kept.accept().expect("it waits");
+    }
+}
+
+#[test]
 fn without_pages_it_waits_and_loses_nothing() {
     let (ours, mut peer) = UnixStream::pair().unwrap();
     let builder = StreamLink::builder().pool_bytes(SOCKET_MIN_POOL_BYTES);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::allowance::FrontEndLimits;
-use super::control::{Control, Source, listen};
+use super::control::{Control, Source};
 use super::events::{Events, WakeEvent};
 use super::limits::{BY_REFERENCE, MAX_QUEUE_PAIRS};
 use super::port_state::PortState;
@@ -18,7 +18,7 @@ use crate::limits::{MAX_MTU, MIN_MTU};
 use crate::port::limits::MIN_POOL_BYTES;
 use crate::port::{Port, PortConfig, PortTable, SendBuffer};
 use crate::settings::LinkSettings;
-use crate::socket_path::derive_mac;
+use crate::socket_path::{Listener, bind_listener, derive_mac};
 use pagewire_mem::link::{Capabilities, Medium};
 
 /// Settings of a [`VhostUser`].
@@ -63,7 +63,7 @@ pagewire_mem::setters! {
     /// The resources that front ends may use, across sessions.
     front_end_limits(limits: FrontEndLimits): limits = limits;
     /// Whether the first front end is the only one: the device is [closed](DeviceError::Closed) when that one
-    /// goes; off by default. Of those that [connect](Self::accept) to the device.
+    /// goes; off by default. Of those that [connect](Self::listen) to the device.
     one_front_end(on: bool): one_front_end = on;
     /// Whether front ends are trusted not to harm this process; they are not by default. A trusted
     /// one may share huge pages, and could punch holes into them, which kills a process that
@@ -94,7 +94,7 @@ impl VhostUserBuilder {
     /// [`DeviceError::System`] if the system refuses; the text says what to do.
     pub fn bind(path: impl AsRef<Path>) -> Result<UnixListener, DeviceError> {
         let path = path.as_ref();
-        listen(path).map_err(|e| {
+        bind_listener(path).map_err(|e| {
             let hint = match e.kind() {
                 io::ErrorKind::AddrInUse => " (another program listens there: take another path)",
                 _ => "",
@@ -113,11 +113,19 @@ impl VhostUserBuilder {
         path: impl Into<PathBuf>,
     ) -> Result<VhostUser, DeviceError> {
         let path = path.into();
-        let source = match self.one_front_end {
-            true => Source::ListenOnce(listener, path.clone()),
-            false => Source::Listen(listener, path.clone()),
-        };
-        self.start(source, &path)
+        self.wait(Listener::own(listener, &path), &path)
+    }
+
+    /// As [`listen`](Self::listen), at a socket that somebody else has bound and listens at, too, such as a
+    /// service manager: its file stays. Calls of the socket do not block from then on.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen).
+    pub fn adopt(self, listener: UnixListener) -> Result<VhostUser, DeviceError> {
+        let adopted = Listener::adopt(listener);
+        let (listener, path) =
+            adopted.map_err(|e| system("listen on a socket that was passed".into(), e))?;
+        self.wait(listener, &path)
     }
 
     /// Connects to a front end that listens (`server=on`), again whenever it is there.
@@ -135,6 +143,14 @@ impl VhostUserBuilder {
     /// As [`listen`](Self::listen).
     pub fn over(self, stream: UnixStream) -> Result<VhostUser, DeviceError> {
         self.start(Source::Stream(stream), Path::new(""))
+    }
+
+    fn wait(self, listener: Listener, path: &Path) -> Result<VhostUser, DeviceError> {
+        let source = match self.one_front_end {
+            true => Source::ListenOnce(listener),
+            false => Source::Listen(listener),
+        };
+        self.start(source, path)
     }
 
     fn start(self, source: Source, path: &Path) -> Result<VhostUser, DeviceError> {

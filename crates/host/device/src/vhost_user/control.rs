@@ -6,7 +6,7 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -27,7 +27,7 @@ use super::features;
 use super::limits::{ENDING, LOOK, RECONNECT};
 use super::port_state::PortState;
 use super::session::Session;
-use crate::socket_path::bind_anew;
+use crate::socket_path::Listener;
 
 /// Bytes of the message that enables a ring.
 const EARLY_ENABLE: usize = 12 + 8;
@@ -66,10 +66,10 @@ struct Link {
 
 /// The origin of front ends.
 pub(super) enum Source {
-    /// Front ends connect to this socket, which is removed in the end.
-    Listen(UnixListener, PathBuf),
+    /// Front ends connect to this socket.
+    Listen(Listener),
     /// As `Listen`, for one front end.
-    ListenOnce(UnixListener, PathBuf),
+    ListenOnce(Listener),
     /// The front end listens at this path.
     Connect(PathBuf),
     /// A connected front end, and no other.
@@ -217,23 +217,19 @@ impl Shared {
                 break;
             }
         }
-        if let Source::Listen(_, path) | Source::ListenOnce(_, path) = source {
-            let _ = std::fs::remove_file(path);
-        }
     }
 
     /// The next front end; `None`: there is none, or the device is gone.
     fn next(&self, source: &mut Source) -> Option<UnixStream> {
         loop {
             match source {
-                Source::Listen(listener, _) | Source::ListenOnce(listener, _) => {
-                    if self.ends_before(Some(listener.as_fd())) {
+                Source::Listen(listener) | Source::ListenOnce(listener) => {
+                    if self.ends_before(Some(listener.socket.as_fd())) {
                         return None;
                     }
-                    match listener.accept() {
+                    match listener.socket.accept() {
                         Ok((stream, _)) => {
-                            if let Source::ListenOnce(_, path) = source {
-                                let _ = std::fs::remove_file(path);
+                            if let Source::ListenOnce(..) = source {
                                 *source = Source::Spent;
                             }
                             return Some(stream);
@@ -378,11 +374,6 @@ impl Shared {
         self.link().stream = None;
         tracing::debug!("vhost-user: the front end is gone");
     }
-}
-
-/// Listens at `path`, replacing a socket without a listener.
-pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
-    Ok(bind_anew(path, SocketType::STREAM)?.into())
 }
 
 /// Connects to a front end, without waiting for one that does not accept.

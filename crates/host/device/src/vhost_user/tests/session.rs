@@ -42,6 +42,24 @@ fn guests_may_come_one_after_another_and_the_socket_goes_with_the_device() {
 }
 
 #[test]
+fn a_socket_that_was_passed_stays_where_it_is() {
+    let (path, _dir) = socket();
+    let kept = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    for one in [false, true] {
+        let builder = VhostUser::builder().one_front_end(one);
+        let device = builder.adopt(kept.try_clone().unwrap()).unwrap();
+        assert_eq!(device.capabilities().mac, crate::socket_path::derive_mac(&path));
+        let guest = Guest::connect(&path, GuestConfig::default()).unwrap();
+        assert!(device.monitor().is_up());
+        drop((guest, device));
+        assert!(path.exists());
+        // Whoever has it, too, takes the next.
+        let _next = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        kept.accept().unwrap();
+    }
+}
+
+#[test]
 fn a_listener_that_never_accepts_is_another_program_and_holds_nobody_up() {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket as new};
     let (path, _dir) = socket();
