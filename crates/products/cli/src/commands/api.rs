@@ -15,15 +15,13 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown};
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::Mode;
-use rustix::process::umask;
+use pagewire::device::bind_listener;
 use serde_json::{Map, Value, json};
 
 use super::port_changes::{Change, default_guest};
@@ -46,22 +44,11 @@ impl ApiSocket {
                 socket_reason(path, &error),
             )
         };
-        // Whoever may write to the socket may publish ports: this user. There are no threads yet.
-        let before = umask(Mode::WGRP | Mode::WOTH);
-        let listener = UnixListener::bind(path).or_else(|error| {
-            let is_socket =
-                std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
-            let is_dead = || {
-                let refused = UnixStream::connect(path).err().map(|e| e.kind());
-                refused == Some(io::ErrorKind::ConnectionRefused)
-            };
-            match error.kind() == io::ErrorKind::AddrInUse && is_socket && is_dead() {
-                true => std::fs::remove_file(path).and_then(|()| UnixListener::bind(path)),
-                false => Err(error),
-            }
-        });
-        umask(before);
-        listener.map(Self).map_err(failed)
+        // Whoever may write to the socket may publish ports: this user.
+        let listener = bind_listener(path).map_err(failed)?;
+        // Threads wait in its calls.
+        listener.set_nonblocking(false).map_err(failed)?;
+        Ok(Self(listener))
     }
 
     /// Answers requests. Ports lead to the first of the guest's addresses, if a request names none.

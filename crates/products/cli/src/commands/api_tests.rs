@@ -248,7 +248,7 @@ fn a_socket_takes_the_place_of_a_dead_one_only() {
     drop(UnixListener::bind(&path).unwrap());
     let alive = ApiSocket::bind(&path).unwrap();
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o755);
+    assert_eq!(mode & 0o777, 0o600);
     let said = |path: &Path| match ApiSocket::bind(path) {
         Err(Failure::Failed(text)) => text,
         other => panic!("{other:?}"),
