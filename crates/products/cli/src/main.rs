@@ -9,6 +9,8 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(feature = "full"), allow(dead_code, reason = "the demonstration uses a part"))]
 
+#[cfg(feature = "full")]
+mod activation;
 mod args;
 mod commands;
 #[cfg(feature = "full")]

@@ -111,6 +111,14 @@ impl Inherited {
     }
 }
 
+/// Removes variables from the environment. To be called before there are threads.
+pub(crate) fn remove_variables(names: &[&str]) {
+    for name in names {
+        // SAFETY: this process has one thread, so nobody else reads the environment meanwhile.
+        unsafe { std::env::remove_var(name) };
+    }
+}
+
 /// Makes a child of this process, which goes on from here, too: `None` there. To be called before there are threads.
 pub(crate) fn fork() -> io::Result<Option<Pid>> {
     // SAFETY: this process has one thread, so the child is a whole copy of it: no lock is held by a thread that

@@ -233,7 +233,8 @@ pub(crate) struct GatewayOptions {
     pub(crate) link: GuestLink,
 
     /// Unix socket of the link, up to 107 bytes: we listen there, and the program that runs the guest
-    /// connects, again if it has ended or was told to (reconnect=1 of QEMU's vhost-user)
+    /// connects, again if it has ended or was told to (reconnect=1 of QEMU's vhost-user). A service manager may
+    /// pass it: LISTEN_FDS, which has to be 1, is for a socket at this path, which stays
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 

@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 
+use crate::activation::Passed;
 use crate::args::guest::{GatewayOptions, GuestLink};
 use crate::commands::api::ApiSocket;
 use crate::commands::background::Background;
@@ -29,13 +30,20 @@ use crate::view::{Printed, ViewSockets};
 /// Runs until an interrupt, until the device is lost, or until nobody needs it any more.
 pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     let mut inherited = Inherited::find();
+    let passed = Passed::find();
     check(options)?;
+    // What --fd names may be a service manager's, too.
+    let given = match options.fd {
+        Some(fd) => Some(Given::Connected(take_link(&mut inherited, fd)?)),
+        None => {
+            passed.take(&mut inherited, options.link, options.socket.as_deref())?.map(Given::Bound)
+        }
+    };
     let mut ready = options.ready_fd.map(|fd| take_ready(&mut inherited, fd)).transpose()?;
     let exit = options.exit_fd.map(|fd| take_exit(&mut inherited, fd)).transpose()?;
-    let link = options.fd.map(|fd| take_link(&mut inherited, fd)).transpose()?;
     let background = Background::begin(options)?;
     let network = GuestNetwork::of(&options.guest)?;
-    let (bound, lifetime) = bind(options, link, &network)?;
+    let (bound, lifetime) = bind(options, given, &network)?;
     let sockets = sockets_inside(options)?;
     // The kernel in a namespace has its addresses from the helper that made the tap.
     let advertises = options.netns.is_none() || options.no_configure || options.advertise;
@@ -61,7 +69,11 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
         BoundLink::Device(device) => device,
         BoundLink::VhostUser(listener, path) => {
             let port = vhost_user(options, mtu).one_front_end(options.one_off);
-            Box::new(port.accept(listener, &path).map_err(refused)?)
+            let port = match path {
+                Some(path) => port.accept(listener, path),
+                None => port.adopt(listener),
+            };
+            Box::new(port.map_err(refused)?)
         }
         BoundLink::FrontEnd(stream) => {
             Box::new(vhost_user(options, mtu).over(stream).map_err(refused)?)
@@ -122,51 +134,69 @@ fn is_over(exit: Option<&File>, lifetime: Option<&Lifetime>) -> io::Result<bool>
     Ok(exits || lifetime.is_some_and(Lifetime::is_over))
 }
 
+/// A socket that was opened for the guest before this process.
+enum Given {
+    Connected(UnixStream),
+    /// At --socket: a service manager's.
+    Bound(OwnedFd),
+}
+
 /// A link, as far as it can be made without threads.
 enum BoundLink {
     Device(Box<dyn Device>),
-    VhostUser(UnixListener, PathBuf),
+    /// With its path, if the socket is our own.
+    VhostUser(UnixListener, Option<PathBuf>),
     FrontEnd(UnixStream),
 }
 
 /// The link, and how long it is needed if that is known.
 fn bind(
     options: &GatewayOptions,
-    connected: Option<UnixStream>,
+    given: Option<Given>,
     network: &GuestNetwork,
 ) -> Result<(BoundLink, Option<Lifetime>), Failure> {
     let mtu = network.mtu as usize;
     let path = options.socket.as_deref().unwrap_or(Path::new(""));
     let refused = |e| socket_failure(path, e);
-    let device: Box<dyn Device> = match (options.link, connected) {
+    let device: Box<dyn Device> = match (options.link, given) {
         (GuestLink::Tap, _) => {
             let (tap, lifetime) = tap(options, network)?;
             return Ok((BoundLink::Device(Box::new(tap)), lifetime));
         }
-        (GuestLink::Stream, connected) => {
+        (GuestLink::Stream, given) => {
             let link = StreamLink::builder().mtu(mtu).one_peer(options.one_off);
             let link = match options.guest.mac {
                 Some(mac) => link.mac(mac),
                 None => link,
             };
-            let link = match connected {
-                Some(stream) => link.over(stream),
+            let link = match given {
+                Some(Given::Connected(stream)) => link.over(stream),
+                Some(Given::Bound(listener)) => link.adopt(listener.into()),
                 None => link.listen(path),
             };
             Box::new(link.map_err(refused)?)
         }
-        (GuestLink::Datagram, _) => {
+        (GuestLink::Datagram, given) => {
             let link = DatagramLink::builder().mtu(mtu);
             let link = match options.guest.mac {
                 Some(mac) => link.mac(mac),
                 None => link,
             };
-            Box::new(link.bind(path).map_err(refused)?)
+            let link = match given {
+                Some(Given::Bound(socket)) => link.adopt(socket.into()),
+                _ => link.bind(path),
+            };
+            Box::new(link.map_err(refused)?)
         }
-        (GuestLink::VhostUser, Some(stream)) => return Ok((BoundLink::FrontEnd(stream), None)),
+        (GuestLink::VhostUser, Some(Given::Connected(stream))) => {
+            return Ok((BoundLink::FrontEnd(stream), None));
+        }
+        (GuestLink::VhostUser, Some(Given::Bound(listener))) => {
+            return Ok((BoundLink::VhostUser(listener.into(), None), None));
+        }
         (GuestLink::VhostUser, None) => {
             let listener = VhostUserBuilder::bind(path).map_err(refused)?;
-            return Ok((BoundLink::VhostUser(listener, path.to_owned()), None));
+            return Ok((BoundLink::VhostUser(listener, Some(path.to_owned())), None));
         }
     };
     Ok((BoundLink::Device(device), None))

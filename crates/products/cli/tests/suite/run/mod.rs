@@ -1,6 +1,7 @@
 //! `pagewire run`: real programs whose network is the gateway. Needs root, to make the network
 //! namespace in which the gateway's side is; one test drops to an ordinary user.
 
+mod activated;
 mod gateway;
 mod process;
 mod programs;
