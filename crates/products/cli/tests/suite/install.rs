@@ -96,14 +96,15 @@ fn the_services_of_the_system_and_of_a_user_are_understood() {
         return;
     }
     for (manager, dir) in [("--system", "."), ("--user", "user")] {
-        let name = "pagewire-gateway@.service";
-        let unit = fs::read_to_string(packaging(dir).join(name)).expect("the unit");
         let place = tempfile::tempdir().expect("a directory");
-        let file = place.path().join(name);
-        fs::write(&file, unit.replace("/usr/bin/pagewire", PAGEWIRE)).expect("written");
         let mut verify = Command::new("systemd-analyze");
-        verify.args(["verify", manager, "--man=no"]).arg(&file);
-        verify.env("XDG_RUNTIME_DIR", place.path());
+        verify.args(["verify", manager, "--man=no"]).env("XDG_RUNTIME_DIR", place.path());
+        for name in ["pagewire-gateway@.service", "pagewire-gateway@.socket"] {
+            let unit = fs::read_to_string(packaging(dir).join(name)).expect("the unit");
+            let file = place.path().join(name);
+            fs::write(&file, unit.replace("/usr/bin/pagewire", PAGEWIRE)).expect("written");
+            verify.arg(file);
+        }
         let output = verify.output().expect("systemd-analyze");
         let said = said(&output);
         assert!(output.status.success() && said.is_empty(), "{manager}: {said}");
