@@ -76,7 +76,8 @@ pub(crate) struct GuestOptions {
     pub(crate) loopback: bool,
 
     /// Have clients that come to a published TCP port over this machine's loopback joined with the guest's address by
-    /// splice(2) in its namespace: at the kernel's rate, and from the guest's own address
+    /// splice(2) in its namespace, if the namespace's kernel has that address: at the kernel's rate, and from the
+    /// guest's own address
     #[arg(long, conflicts_with = "loopback")]
     pub(crate) splice: bool,
 

@@ -217,11 +217,9 @@ impl Words {
         self.0.push(option.into());
     }
 
-    /// Whether there is such an option with a value.
-    fn has(&self, option: &str) -> bool {
-        let words = self.0.iter().filter_map(|word| word.to_str());
-        let mut values = words.filter_map(|word| word.strip_prefix(option));
-        values.any(|rest| rest.starts_with('='))
+    /// Whether there is such a word.
+    fn has(&self, is_one: impl Fn(&str) -> bool) -> bool {
+        self.0.iter().filter_map(|word| word.to_str()).any(is_one)
     }
 
     /// An option with its value in one word, which may begin with a hyphen.

@@ -76,7 +76,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "ADDR")]
     ns_mac_addr: Option<String>,
 
-    /// Has no effect: only --host-lo-to-ns-lo splices
+    /// Clients of this machine's loopback reach the guest over the tap
     #[arg(long)]
     no_splice: bool,
 
@@ -198,7 +198,8 @@ impl Options {
             self.put_network(has_command, machine, &mut words)?;
         }
         // Ports come later by pesto.
-        let has_ports = words.has("--publish") || shared.conf_path.is_some();
+        let has_ports = words.has(|word| word.starts_with("--publish=") && !word.ends_with("/udp"));
+        let has_ports = has_ports || shared.conf_path.is_some();
         if splices {
             words.flag("--loopback");
         } else if has_ports && !self.no_splice {

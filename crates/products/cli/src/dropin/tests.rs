@@ -200,6 +200,17 @@ const PASTA: &[(&str, &str)] = &[
              --dns-addr=169.254.1.1 --dns-addr=fd00:169:254::1 --publish=auto --publish=auto/udp
              --splice --forward=auto --forward=auto/udp --quiet",
     ),
+    // Without splice, and with datagrams only.
+    (
+        "pasta -q -t 8080 -u none -T none -U none --no-splice --config-net --netns blue",
+        "gateway --link=tap --netns=/run/netns/blue --copy --mtu=65520 --host=router
+             --publish=8080 --background --quiet",
+    ),
+    (
+        "pasta -q -t none -u 53 -T none -U none --config-net --netns blue",
+        "gateway --link=tap --netns=/run/netns/blue --copy --mtu=65520 --host=router
+             --publish=53/udp --background --quiet",
+    ),
     // nsjail: with addresses, by DHCP, and without a network.
     (
         "pasta -f -q --no-dhcp --no-dhcpv6 --no-ra --config-net --dns-forward 10.255.255.3

@@ -1,15 +1,17 @@
 //! [`Request`]: what a helper in a namespace is asked for, as text, and the socket that it makes.
 
 use std::fmt;
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd as _, OwnedFd};
 
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt,
 };
 
 use crate::limits::PUBLISHED_BACKLOG;
 use crate::request::Protocol;
+use crate::sys;
 
 /// What the helper is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +22,11 @@ pub(super) struct Request {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    Plain { v6: bool },
+    Plain {
+        v6: bool,
+    },
+    /// For connections from this address, which is the namespace's.
+    From(IpAddr),
     Listen(SocketAddr),
 }
 
@@ -28,6 +34,7 @@ impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             Kind::Plain { v6 } => write!(f, "plain {} {}", self.protocol, if v6 { 6 } else { 4 }),
+            Kind::From(ip) => write!(f, "from {} {ip}", self.protocol),
             Kind::Listen(at) => write!(f, "listen {} {at}", self.protocol),
         }
     }
@@ -45,6 +52,7 @@ impl Request {
         let kind = match (kind, argument) {
             ("plain", "4") => Kind::Plain { v6: false },
             ("plain", "6") => Kind::Plain { v6: true },
+            ("from", ip) => Kind::From(ip.parse().ok()?),
             ("listen", at) => Kind::Listen(at.parse().ok()?),
             _ => return None,
         };
@@ -52,9 +60,10 @@ impl Request {
     }
 
     /// Makes the socket, in this process's namespace.
-    pub(super) fn make(self) -> Result<OwnedFd, rustix::io::Errno> {
+    pub(super) fn make(self) -> Result<OwnedFd, Errno> {
         let v6 = match self.kind {
             Kind::Plain { v6 } => v6,
+            Kind::From(ip) => ip.is_ipv6(),
             Kind::Listen(at) => at.is_ipv6(),
         };
         let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
@@ -64,6 +73,12 @@ impl Request {
         };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, kind, flags, Some(protocol))?;
+        if let Kind::From(ip) = self.kind {
+            // The port is chosen by connect(2), which may take one that other destinations have.
+            let done = sys::bind_without_port(socket.as_fd());
+            done.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::INVAL))?;
+            bind(&socket, &SocketAddr::new(ip, 0))?;
+        }
         if let Kind::Listen(at) = self.kind {
             if v6 {
                 sockopt::set_ipv6_v6only(&socket, true)?;
@@ -90,6 +105,8 @@ mod tests {
             for kind in [
                 Kind::Plain { v6: false },
                 Kind::Plain { v6: true },
+                Kind::From("10.0.2.15".parse().unwrap()),
+                Kind::From("fd00::15".parse().unwrap()),
                 Kind::Listen("127.0.0.1:80".parse().unwrap()),
                 Kind::Listen("[::1]:65535".parse().unwrap()),
             ] {
@@ -107,6 +124,8 @@ mod tests {
             "plain tcp",
             "plain tcp 5",
             "plain icmp 4",
+            "from tcp",
+            "from tcp 10.0.2.15:80",
             "listen tcp",
             "listen tcp 127.0.0.1",
             "listen udp 127.0.0.1:65536",

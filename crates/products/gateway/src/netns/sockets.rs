@@ -10,7 +10,7 @@
 //! there, and a list of some twenty system calls.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Child;
@@ -98,6 +98,14 @@ impl NsSockets {
     /// Those of `socket(2)`; `BrokenPipe` if the helper is gone.
     pub fn socket(&self, protocol: Protocol, v6: bool) -> io::Result<OwnedFd> {
         self.ask(&Request { protocol, kind: Kind::Plain { v6 } })
+    }
+
+    /// A socket of the namespace for connections from this address.
+    ///
+    /// # Errors
+    /// As [`socket`](Self::socket); `AddrNotAvailable` if the namespace does not have the address.
+    pub(crate) fn socket_from(&self, protocol: Protocol, ip: IpAddr) -> io::Result<OwnedFd> {
+        self.ask(&Request { protocol, kind: Kind::From(ip) })
     }
 
     /// A socket of the namespace that is bound to this address, and listens if it is TCP's.

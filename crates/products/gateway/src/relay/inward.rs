@@ -248,7 +248,19 @@ impl Relay {
         }
         let Some((socket, judged)) = self.join_inside(socket, client, judged) else { return };
         let JudgedFlow { flow, ask, to: Ok(to) } = judged else { return };
-        let record = FlowRecord::new(now, flow, ask);
+        self.go_by_link(now, stack, socket, (client, to), FlowRecord::new(now, flow, ask));
+    }
+
+    /// Connects a client with the guest over its link.
+    pub(super) fn go_by_link(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        socket: OwnedFd,
+        (client, to): (Option<SocketAddr>, SocketAddr),
+        record: FlowRecord,
+    ) {
+        let from = client.unwrap_or(SocketAddr::new(to.ip(), 0));
         // A client that the guest can answer keeps its address.
         let link = &self.context.link;
         let kept = client.filter(|client| link.can_answer(client.ip(), to.ip()));

@@ -5,13 +5,13 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-use pagewire::services::Instant;
+use pagewire::services::{Instant, Stack};
 
 use super::Relay;
 use super::pair::reset_on_drop;
 use super::ports::{Leads, Place, Ports, Socket};
 use crate::builder::LocalClients;
-use crate::context::JudgedFlow;
+use crate::context::{FlowRecord, JudgedFlow};
 use crate::netns::NsSockets;
 use crate::publish::Publish;
 use crate::request::{Ask, Direction, Protocol};
@@ -38,8 +38,8 @@ impl Loopback {
         clients: LocalClients,
         flows: FlowSettings,
     ) -> io::Result<Self> {
-        let splicer = Splicer::start(sockets.clone(), flows)?;
         let (inbox, own) = (Inbox::new()?, OwnPorts::default());
+        let splicer = Splicer::start(sockets.clone(), flows, inbox.clone())?;
         Ok(Self { sockets, clients, splicer, inbox, own, follower: None })
     }
 
@@ -116,7 +116,8 @@ impl Relay {
         };
         let JudgedFlow { flow, ask, .. } = judged;
         let (far, began) = (Far::Inside, std::time::Instant::now());
-        loopback.splicer.join(Join { client: socket, to, far, flow, ask, began });
+        let or_link = loopback.clients == LocalClients::Spliced;
+        loopback.splicer.join(Join { client: socket, to, far, or_link, flow, ask, began });
         None
     }
 
@@ -146,7 +147,8 @@ impl Relay {
             .then_some(other);
         let Some(loopback) = &self.setup.loopback else { return };
         let (to, far, began) = ((leads_to, other), Far::Outside, std::time::Instant::now());
-        loopback.splicer.join(Join { client: socket, to, far, flow, ask, began });
+        let or_link = false;
+        loopback.splicer.join(Join { client: socket, to, far, or_link, flow, ask, began });
     }
 
     /// Serves listeners on ports of the namespace's loopback, each of which leads to an address of this machine's: all
@@ -344,10 +346,19 @@ impl Relay {
         }
     }
 
-    /// Opens and closes ports as programs begin and end to listen on them.
-    pub(super) fn change_ports(&mut self, now: Instant) {
+    /// Takes what the other threads have for the relay.
+    pub(super) fn take_inbox(&mut self, now: Instant, stack: &mut Stack) {
         let Some(loopback) = &self.setup.loopback else { return };
-        for change in loopback.inbox.take() {
+        let (changes, clients) = loopback.inbox.take();
+        self.change_ports(now, changes);
+        for Join { client, to: (to, _), flow, ask, .. } in clients {
+            self.go_by_link(now, stack, client, (None, to), FlowRecord::new(now, flow, ask));
+        }
+    }
+
+    /// Opens and closes ports as programs begin and end to listen on them.
+    fn change_ports(&mut self, now: Instant, changes: Vec<PortChange>) {
+        for change in changes {
             let (follow, port, sockets) = match change {
                 PortChange::Close(side, protocol, port) => {
                     let closed = self.published.followed.remove(&(side, protocol, port));

@@ -29,7 +29,7 @@ use pagewire::services::{Event, Instant, ListenerId, Readiness, SocketId, Stack,
 use rustix::event::epoll::EventFlags;
 use slab::Slab;
 
-use crate::context::Context;
+use crate::context::{Context, FlowRecord};
 use crate::counters::Counters;
 use crate::denials::Denied;
 use crate::dns::DnsCounters;
@@ -175,7 +175,7 @@ impl Relay {
             self.context.note_refused_names(now);
         }
         if woken {
-            self.change_ports(now);
+            self.take_inbox(now, stack);
         }
         self.pump(now, stack);
         self.deliver(now, stack);
@@ -186,7 +186,7 @@ impl Relay {
         self.context.descriptors = self.flows.len()
             + self.context.dns.descriptors()
             + self.spliced_descriptors()
-            + self.published.descriptors();
+            + self.published.descriptors(self.context.share.per_guest());
         self.udp.turn(now, stack, &mut self.context);
         self.echo.turn(now, stack, &mut self.context);
         if let Some(loopback) = &self.setup.loopback {
@@ -396,7 +396,7 @@ impl Relay {
             + self.context.dns.descriptors()
             + self.udp.len()
             + self.echo.len()
-            + self.published.descriptors()
+            + self.published.descriptors(self.context.share.per_guest())
     }
 
     pub(crate) fn dns_counters(&self) -> DnsCounters {
@@ -436,8 +436,13 @@ impl Relay {
         self.published = Ports::default();
         // Its connections are reset, and their ends written down.
         if let Some(loopback) = self.setup.loopback.take() {
-            let counted = loopback.splicer().counted();
+            let (counted, inbox) = (loopback.splicer().counted(), loopback.inbox().clone());
             drop(loopback);
+            for client in inbox.take().1 {
+                reset_on_drop(&client.client);
+                let record = FlowRecord::new(now, client.flow, client.ask);
+                record.close(now, How::Removed, &self.context);
+            }
             counted.add_to(&mut self.context.counters);
         }
         (self.deliver_at, self.sweep_at, self.accept_at) = (None, None, None);

@@ -76,10 +76,10 @@ impl Socket {
 }
 
 impl Ports {
-    /// Number of listeners' descriptors that the guest's share has less for. A set of nearly all ports raises the
-    /// process's limit for itself.
-    pub(super) fn descriptors(&self) -> usize {
-        self.listeners.len().min(LISTENERS_SHARED)
+    /// Number of listeners' descriptors that a guest's share has less for: half of the share at most, so that there
+    /// is room for connections.
+    pub(super) fn descriptors(&self, share: usize) -> usize {
+        self.listeners.len().min(LISTENERS_SHARED).min(share / 2)
     }
 
     /// The open ports of sets that name them.

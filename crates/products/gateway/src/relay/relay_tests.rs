@@ -75,6 +75,18 @@ fn listeners_take_from_the_descriptors_of_the_guests_connections() {
 }
 
 #[test]
+fn many_listeners_leave_half_of_the_descriptors_to_connections() {
+    let mut world = World::new(Settings::default());
+    let what: Publish = "127.0.0.1:0:80".parse().unwrap();
+    for _ in 0..8 {
+        world.relay.publish(world.now, &what, what.open().unwrap()).unwrap();
+    }
+    world.relay.context.share.all = 4;
+    world.connect("203.0.113.1:80");
+    assert_eq!(world.dialled().len(), 1);
+}
+
+#[test]
 fn a_crowded_destination_costs_no_dial_elsewhere() {
     let mut world = World::new(Settings::default());
     world.connect(&format!("198.51.100.1:{SILENT}"));

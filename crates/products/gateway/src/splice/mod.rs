@@ -1,9 +1,10 @@
 //! Connections between two sockets of this machine's kernel, of which one is in the guest's namespace: clients of
-//! published ports that lead to the namespace's own loopback, and clients of ports of that loopback which lead out
+//! published ports, which reach the guest's address or the namespace's own loopback, and clients of ports of that loopback which lead out
 //! here ([`Forward`]). The stack has no part in them: `splice(2)` moves their bytes from socket to socket.
 //!
 //! ```text
 //!   relay: accepts, judges ---- Job ----> Splicer: connects the far side, moves bytes    worker.rs
+//!   relay: goes by the link <--- Join --- and gives back whom it cannot connect in the namespace
 //!   relay: listens <----- PortChange ---- Follower: looks who listens where              follow.rs
 //! ```
 //!
@@ -125,6 +126,9 @@ pub(crate) struct Join {
     /// The addresses to connect to: the second one if the first refuses.
     pub(crate) to: (SocketAddr, Option<SocketAddr>),
     pub(crate) far: Far,
+    /// The guest's link leads to the first address, too: the client comes back if the namespace's kernel cannot
+    /// connect.
+    pub(crate) or_link: bool,
     pub(crate) flow: u64,
     pub(crate) ask: Ask,
     pub(crate) began: Instant,
@@ -216,11 +220,12 @@ impl Splicer {
     ///
     /// # Errors
     /// No descriptor, or no thread, is left.
-    pub(crate) fn start(sockets: NsSockets, flows: FlowSettings) -> io::Result<Self> {
+    pub(crate) fn start(sockets: NsSockets, flows: FlowSettings, inbox: Inbox) -> io::Result<Self> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let shared = Arc::<Shared>::default();
         let (jobs, queue) = channel();
-        let worker = Worker::new(queue, Arc::clone(&wake), Arc::clone(&shared), sockets, flows)?;
+        let worker =
+            Worker::new((queue, inbox), Arc::clone(&wake), Arc::clone(&shared), sockets, flows)?;
         let thread = std::thread::Builder::new().name("pagewire-splice".into());
         let thread = Some(thread.spawn(move || worker.run())?);
         Ok(Self { jobs, wake, shared, thread })
@@ -330,20 +335,21 @@ impl Drop for Splicer {
     }
 }
 
-/// Changes of ports on their way to the relay, with a descriptor that wakes it.
+/// What is on its way to the relay, with a descriptor that wakes it.
 #[derive(Clone)]
 pub(crate) struct Inbox {
     changes: Arc<Mutex<Vec<PortChange>>>,
+    clients: Arc<Mutex<Vec<Join>>>,
     wake: Arc<OwnedFd>,
 }
 
 impl Inbox {
     pub(crate) fn new() -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { changes: Arc::default(), wake: Arc::new(wake) })
+        Ok(Self { changes: Arc::default(), clients: Arc::default(), wake: Arc::new(wake) })
     }
 
-    /// The descriptor, which is readable while there are changes.
+    /// The descriptor, which is readable while there is something.
     pub(crate) fn wait_fd(&self) -> &OwnedFd {
         &self.wake
     }
@@ -353,8 +359,17 @@ impl Inbox {
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
     }
 
-    pub(crate) fn take(&self) -> Vec<PortChange> {
+    /// Gives a client back that the guest's link may reach.
+    fn give_back(&self, client: Join) {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner).push(client);
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Takes all there is: changes of ports, and clients that go by the link.
+    pub(crate) fn take(&self) -> (Vec<PortChange>, Vec<Join>) {
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
-        std::mem::take(&mut self.changes.lock().unwrap_or_else(PoisonError::into_inner))
+        let changes = &mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let clients = &mut *self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        (std::mem::take(changes), std::mem::take(clients))
     }
 }

@@ -14,17 +14,20 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, connect, getsockname, ipproto, socket_with, sockopt,
+};
 use rustix::time::Timespec;
 use slab::Slab;
 
 use super::datagrams::{Datagrams, Left, Sockets};
 use super::joined::{Joined, Side, Step, peer_of, reset_on_drop};
 use super::pipes::Pipes;
-use super::{DATAGRAM_COST, Far, FlowSettings, Job, Join, Shared, add};
+use super::{DATAGRAM_COST, Far, FlowSettings, Inbox, Job, Join, Shared, add};
 use crate::limits::{
     DELIVERIES_SOON, DELIVERY_LOOK, DIAL_RETRY, LARGE_BUFFERS, POLL_EVENTS, SPLICE_BULK,
-    SPLICE_CONNECT, SPLICE_JOBS, SPLICE_SPIN, SWEEP, SWEEP_DELIVERIES, UDP_SWEEP,
+    SPLICE_CONNECT, SPLICE_JOBS, SPLICE_PREEMPTED, SPLICE_REST, SPLICE_SPIN, SWEEP,
+    SWEEP_DELIVERIES, UDP_SWEEP,
 };
 use crate::netns::NsSockets;
 use crate::relay::limit_buffers;
@@ -36,6 +39,7 @@ const WAKE: u64 = u64::MAX;
 pub(super) struct Worker {
     makes: Makes,
     queue: Receiver<Job>,
+    inbox: Inbox,
     /// The queue may have more.
     has_jobs: bool,
     wake: Arc<OwnedFd>,
@@ -48,6 +52,8 @@ pub(super) struct Worker {
     listed: VecDeque<usize>,
     /// The thread polls until this time.
     polls_until: Option<Instant>,
+    /// It neither polls nor yields until this time.
+    rests_until: Option<Instant>,
     /// Flows that wait for a pipe until this time.
     starved: Vec<usize>,
     retry_at: Option<Instant>,
@@ -137,6 +143,8 @@ struct Flow {
     flow: u64,
     ask: Ask,
     began: Instant,
+    /// The address that the guest's link leads to, too.
+    by_link: Option<SocketAddr>,
     /// The guest may still send.
     is_open_out: bool,
     state: State,
@@ -156,7 +164,7 @@ enum State {
 
 impl Worker {
     pub(super) fn new(
-        queue: Receiver<Job>,
+        (queue, inbox): (Receiver<Job>, Inbox),
         wake: Arc<OwnedFd>,
         shared: Arc<Shared>,
         sockets: NsSockets,
@@ -169,6 +177,7 @@ impl Worker {
         Ok(Self {
             makes: Makes { epoll, sockets },
             queue,
+            inbox,
             has_jobs: false,
             wake,
             shared,
@@ -178,6 +187,7 @@ impl Worker {
             last_serial: 0,
             listed: VecDeque::new(),
             polls_until: None,
+            rests_until: None,
             starved: Vec::new(),
             retry_at: None,
             delivering: Vec::new(),
@@ -201,8 +211,7 @@ impl Worker {
                 Err(_) => &[],
             };
             if events.is_empty() {
-                // The programs at both ends may need this core to go on.
-                thread::yield_now();
+                self.pause();
             }
             for event in events {
                 self.note(event.data.u64(), event.flags);
@@ -214,6 +223,20 @@ impl Worker {
             self.shared.spare.store(self.pipes.spare_descriptors(), Ordering::Relaxed);
         }
         self.end_all();
+    }
+
+    /// Lets the programs at both ends have this core, which they may need to go on. If others have had the core for
+    /// long, the thread does not for a while: one that sleeps gets a core at once when it is woken.
+    fn pause(&mut self) {
+        let before = Instant::now();
+        if self.rests_until.is_some_and(|until| before < until) {
+            return;
+        }
+        thread::yield_now();
+        let now = Instant::now();
+        if now - before > SPLICE_PREEMPTED {
+            (self.rests_until, self.polls_until) = (Some(now + SPLICE_REST), None);
+        }
     }
 
     fn timeout(&mut self) -> Timespec {
@@ -323,7 +346,8 @@ impl Worker {
     }
 
     fn begin(&mut self, join: Join) {
-        let Join { client, to: (to, other), far: at, flow, ask, began } = join;
+        let Join { client, to: (to, other), far: at, or_link, flow, ask, began } = join;
+        let by_link = or_link.then_some(to);
         add(&self.shared.counts.dialled, 1);
         let (serial, is_listed, state) = (self.next_serial(), false, State::Over);
         let slot = self.flows.insert(Flow {
@@ -332,6 +356,7 @@ impl Worker {
             flow,
             ask,
             began,
+            by_link,
             is_open_out: true,
             state,
         });
@@ -346,7 +371,7 @@ impl Worker {
                 self.set_state(slot, state);
                 self.look_by(began + SPLICE_CONNECT);
             }
-            Err(error) => self.fail(slot, &client, how_of(&error)),
+            Err(error) => self.fail(slot, client, &error),
         }
     }
 
@@ -382,7 +407,12 @@ impl Worker {
 
     /// Begins a connection to the far side.
     fn dial(&self, slot: usize, at: Far, to: SocketAddr) -> io::Result<OwnedFd> {
-        let socket = self.makes.socket(Protocol::Tcp, at, to.is_ipv6())?;
+        let by_link = self.flows.get(slot).is_some_and(|flow| flow.by_link.is_some());
+        // Without a way in the namespace to the guest's address the connection would come back over the tap.
+        let socket = match by_link {
+            true => self.makes.sockets.socket_from(Protocol::Tcp, to.ip())?,
+            false => self.makes.socket(Protocol::Tcp, at, to.is_ipv6())?,
+        };
         sockopt::set_tcp_nodelay(&socket, true)?;
         if self.flows.len() > LARGE_BUFFERS {
             limit_buffers(&socket);
@@ -451,7 +481,7 @@ impl Worker {
                 Step::Broken(side) => self.end_broken(at, side),
             }
         }
-        if all >= SPLICE_BULK {
+        if all >= SPLICE_BULK && self.rests_until.is_none_or(|until| until <= now) {
             self.polls_until = Some(Instant::now() + SPLICE_SPIN);
         }
     }
@@ -463,18 +493,20 @@ impl Worker {
         let State::Connecting { client, mut far, other, at: place } = state else { return };
         if client.has_failed() {
             reset_on_drop(&far.socket);
-            return self.fail(at, &client, How::GaveUp);
+            return self.give_up(at, &client, How::GaveUp);
         }
-        if let Some(error) = far.take_error() {
+        // Where nobody listens, Linux may connect a port of its own choice with itself.
+        let refused = is_connected_with_itself(&far.socket).then(|| Errno::CONNREFUSED.into());
+        if let Some(error) = far.take_error().or(refused) {
             let Some(other) = other else {
-                return self.fail(at, &client, how_of(&error));
+                return self.fail(at, client, &error);
             };
             return match self.dial(at, place, other) {
                 Ok(far) => {
                     let (far, other) = (Side::new(far), None);
                     self.set_state(at, State::Connecting { client, far, other, at: place });
                 }
-                Err(error) => self.fail(at, &client, how_of(&error)),
+                Err(error) => self.fail(at, client, &error),
             };
         }
         let Some(peer) = peer_of(&far.socket) else {
@@ -489,8 +521,31 @@ impl Worker {
         }
     }
 
+    /// Has a client without a far side go by the guest's link, or resets it: for another address the kernel of the
+    /// namespace has given no answer that the guest would give.
+    fn fail(&mut self, at: usize, client: Side, error: &io::Error) {
+        let how = how_of(error);
+        let by_link = self.flows.get(at).and_then(|flow| flow.by_link);
+        match by_link.filter(|_| !matches!(how, How::Refused | How::PeerTimedOut)) {
+            Some(to) => self.give_back(at, client, to),
+            None => self.give_up(at, &client, how),
+        }
+    }
+
+    fn give_back(&mut self, at: usize, client: Side, to: SocketAddr) {
+        // Whoever has the socket next watches it.
+        if epoll::delete(&self.makes.epoll, &client.socket).is_err() {
+            return self.give_up(at, &client, How::Exhausted);
+        }
+        self.end_out(at);
+        let Some(Flow { flow, ask, began, .. }) = self.flows.try_remove(at) else { return };
+        let (client, to, far, or_link) = (client.socket, (to, None), Far::Inside, true);
+        self.inbox.give_back(Join { client, to, far, or_link, flow, ask, began });
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// Resets a client that has no far side.
-    fn fail(&mut self, at: usize, client: &Side, how: How) {
+    fn give_up(&mut self, at: usize, client: &Side, how: How) {
         reset_on_drop(&client.socket);
         if self.flows.get(at).is_some_and(|flow| flow.ask.direction == Direction::Out) {
             self.shared.failed.fetch_add(1, Ordering::Relaxed);
@@ -608,6 +663,12 @@ impl Worker {
         }
         self.datagrams.end_all();
     }
+}
+
+/// Whether a socket is connected with itself, which simultaneous open makes of it (RFC 9293 section 3.5).
+fn is_connected_with_itself(socket: &OwnedFd) -> bool {
+    let own = getsockname(socket).ok().and_then(|own| SocketAddr::try_from(own).ok());
+    own.is_some() && own == peer_of(socket)
 }
 
 /// The guest's side of a flow: the client's, if the guest began.

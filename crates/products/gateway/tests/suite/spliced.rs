@@ -169,6 +169,41 @@ fn a_local_client_of_a_port_on_the_namespaces_loopback_only_is_refused_at_the_gu
     assert_eq!(world.journal.wait_for_ends(1), [How::Refused]);
 }
 
+/// A local client of a port of the guest, which is answered over the link.
+fn goes_over_the_link(world: &World) {
+    let listener = world.inside.listen("10.0.2.15:80").unwrap();
+    let mut client = TcpStream::connect(publish(world, "127.0.0.1:0:80")).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (mut served, from) = listener.accept().unwrap();
+    assert_eq!(from.ip().to_string(), "10.0.2.2");
+    served.write_all(b"answer").unwrap();
+    drop(served);
+    let mut got = Vec::new();
+    client.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"answer");
+    drop(client);
+    assert_eq!(world.journal.wait_for_ends(1), [How::Finished]);
+    let counters = world.guest.counters();
+    assert_eq!((counters.clients, counters.spliced), (1, 0));
+    assert_eq!(world.guest.connections(), 0);
+}
+
+#[test]
+fn a_local_client_goes_over_the_link_if_the_namespace_does_not_have_the_guests_address() {
+    let spliced = |config: GuestConfig| config.local_clients(LocalClients::Spliced);
+    let Some((_netns, _, world)) = both(spliced) else { return };
+    goes_over_the_link(&world);
+}
+
+#[test]
+fn a_local_client_goes_over_the_link_if_the_helper_is_gone() {
+    let spliced = |config: GuestConfig| config.local_clients(LocalClients::Spliced);
+    let Some((_netns, sockets, world)) = both(spliced) else { return };
+    let helper = Pid::from_raw(sockets.helper() as i32).unwrap();
+    kill_process(helper, Signal::KILL).unwrap();
+    goes_over_the_link(&world);
+}
+
 #[test]
 fn a_local_client_of_another_address_than_the_guests_goes_over_the_link() {
     let Some((netns, world)) = at_the_guests_address() else { return };
