@@ -157,10 +157,10 @@ pub const SPLICE_SPIN: Duration = Duration::from_micros(20);
 
 /// Time without the core, after it was given to others, that means that these are not the programs at both ends: such
 /// a one sleeps before that. The kernel's scheduler gives others 3 ms.
-pub const SPLICE_PREEMPTED: Duration = Duration::from_millis(1);
+pub const SPLICE_PREEMPTED: Duration = Duration::from_millis(2);
 
 /// Time for which the thread neither polls nor yields then.
-pub const SPLICE_REST: Duration = Duration::from_millis(500);
+pub const SPLICE_REST: Duration = Duration::from_millis(100);
 
 /// Bytes that each write of such a turn counts as at least: a sender of single bytes that keeps pace has 256 of them.
 pub const SPLICE_LEAST: usize = 4 << 10;

@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::world::{FAR, World, default_route, namespace};
+use super::world::{FAR, World, default_route, namespace, own_by_cubic};
 use crate::args::name;
 use crate::failure::{Because, Failure};
 use crate::kit::machine::{nap, number_in};
@@ -27,7 +27,7 @@ const START_TIME: Duration = Duration::from_secs(10);
 pub(super) enum GatewayEngine {
     /// `pagewire gateway` on a tap
     Pagewire,
-    /// The same with --loopback, for clients of a published port
+    /// The same with --splice, for clients of a published port
     Spliced,
     /// passt's form for namespaces
     Pasta,
@@ -127,7 +127,7 @@ impl EngineGuest {
         let bytes = mtu.to_string();
         match engine {
             GatewayEngine::Pagewire => guest.pagewire(world, &bytes, &[])?,
-            GatewayEngine::Spliced => guest.pagewire(world, &bytes, &["--loopback"])?,
+            GatewayEngine::Spliced => guest.pagewire(world, &bytes, &["--splice"])?,
             GatewayEngine::Pasta => guest.pasta(world, &bytes)?,
             GatewayEngine::Slirp4netns => guest.slirp4netns(world, &bytes)?,
             GatewayEngine::Gvproxy => guest.gvproxy(world, &bytes, number)?,
@@ -150,8 +150,8 @@ impl EngineGuest {
 
     /// Where clients of the machine reach the published port, and their namespace.
     ///
-    /// The clients use loopback, where pasta splices them with the guest's own loopback, as ours does with
-    /// `--loopback`.
+    /// The clients use loopback, where pasta splices them with the guest's own loopback, newer ones with its address, as
+    /// ours does with `--splice`.
     pub(super) fn published<'a>(&'a self, world: &'a World) -> (&'a NetNs, SocketAddr) {
         let (ns, ip) = match self.engine {
             GatewayEngine::Veth => (&world.host, self.inner),
@@ -247,9 +247,16 @@ impl EngineGuest {
     fn route_by(&mut self, gateway: Ipv4Addr) -> Result<(), Failure> {
         let what = format!("the guest of {}", name(self.engine));
         let ns = &self.ns;
+        let own = matches!(self.engine, GatewayEngine::Spliced | GatewayEngine::Pasta);
         let mut last = None;
         let waited = wait_until(&what, || {
-            let routed = ns.inside(|| default_route(LINK, gateway.into()));
+            let routed = ns.inside(|| {
+                // Clients of published ports are joined with this address, or the loopback's.
+                if own {
+                    own_by_cubic(&INNER.to_string(), LINK)?;
+                }
+                default_route(LINK, gateway.into())
+            });
             last = routed.err();
             Ok(last.is_none())
         });

@@ -26,7 +26,7 @@ pub(super) fn namespace() -> Result<NetNs, Failure> {
     let namespace = NetNs::new()?;
     namespace.inside(|| {
         ip(&["link", "set", "lo", "up"])?;
-        by_cubic(&["local", "127.0.0.1", "dev", "lo", "table", "local", "src", "127.0.0.1"])?;
+        own_by_cubic("127.0.0.1", "lo")?;
         // Tens of thousands of connections, one after the other.
         set("ipv4/ip_local_port_range", EPHEMERAL)?;
         set("ipv4/tcp_tw_reuse", "1")
@@ -68,6 +68,11 @@ impl World {
 /// A route whose connections use CUBIC, also those of programs that set nothing.
 pub(super) fn by_cubic(route: &[&str]) -> Result<(), Failure> {
     ip(&[&["route", "replace"], route, &["congctl", "cubic"]].concat())
+}
+
+/// The same for connections of a namespace with itself, at this address.
+pub(super) fn own_by_cubic(address: &str, link: &str) -> Result<(), Failure> {
+    by_cubic(&["local", address, "dev", link, "table", "local", "src", address])
 }
 
 /// A guest's default route.
