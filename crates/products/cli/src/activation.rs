@@ -52,7 +52,7 @@ impl Passed {
         link: GuestLink,
         path: Option<&Path>,
     ) -> Result<Option<OwnedFd>, Failure> {
-        let Some(count) = self.0 else { return Ok(None) };
+        let Some(count) = self.0.filter(|count| count != "0") else { return Ok(None) };
         let (needed, path) = match (link, path) {
             (GuestLink::Stream | GuestLink::VhostUser, Some(path)) => (LISTENER, path),
             (GuestLink::Datagram, Some(path)) => (DATAGRAM, path),

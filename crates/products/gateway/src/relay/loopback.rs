@@ -352,7 +352,8 @@ impl Relay {
         let (changes, clients) = loopback.inbox.take();
         self.change_ports(now, changes);
         for Join { client, to: (to, _), flow, ask, .. } in clients {
-            self.go_by_link(now, stack, client, (None, to), FlowRecord::new(now, flow, ask));
+            let from = Some(ask.from);
+            self.go_by_link(now, stack, client, (from, to), FlowRecord::new(now, flow, ask));
         }
     }
 
@@ -363,6 +364,13 @@ impl Relay {
                 PortChange::Close(side, protocol, port) => {
                     let closed = self.published.followed.remove(&(side, protocol, port));
                     self.close_sockets(now, closed.map(|(_, all)| all).unwrap_or_default());
+                    continue;
+                }
+                // Half of the descriptors are for connections.
+                PortChange::Publish(follow, port, ..) | PortChange::Forward(follow, port, ..)
+                    if self.published.listeners.len() >= self.context.share.per_guest() / 2 =>
+                {
+                    self.open_later(follow, port);
                     continue;
                 }
                 // It was looked for before it was followed no more.
@@ -387,12 +395,17 @@ impl Relay {
                 }
                 Err(error) => {
                     tracing::info!(port, %error, "a port was not opened");
-                    let loopback = self.setup.loopback.as_ref();
-                    if let Some(follower) = loopback.and_then(|own| own.follower.as_ref()) {
-                        follower.failed(follow, port);
-                    }
+                    self.open_later(follow, port);
                 }
             }
+        }
+    }
+
+    /// Has a port tried again that could not be served.
+    fn open_later(&self, follow: Follow, port: u16) {
+        let loopback = self.setup.loopback.as_ref();
+        if let Some(follower) = loopback.and_then(|own| own.follower.as_ref()) {
+            follower.failed(follow, port);
         }
     }
 

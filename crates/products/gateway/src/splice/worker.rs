@@ -496,17 +496,24 @@ impl Worker {
             return self.give_up(at, &client, How::GaveUp);
         }
         // Where nobody listens, Linux may connect a port of its own choice with itself.
-        let refused = is_connected_with_itself(&far.socket).then(|| Errno::CONNREFUSED.into());
-        if let Some(error) = far.take_error().or(refused) {
+        let refused = is_connected_with_itself(&far.socket);
+        let error = || refused.then(|| Errno::CONNREFUSED.into());
+        if let Some(error) = far.take_error().or_else(error) {
+            if refused {
+                reset_on_drop(&far.socket);
+            }
             let Some(other) = other else {
-                return self.fail(at, client, &error);
+                // The far side accepted, and reset at once.
+                let is_reset = error.kind() == io::ErrorKind::ConnectionReset;
+                let how = if is_reset { self.reset_by(at, 1) } else { how_of(&error) };
+                return self.give_up(at, &client, how);
             };
             return match self.dial(at, place, other) {
                 Ok(far) => {
                     let (far, other) = (Side::new(far), None);
                     self.set_state(at, State::Connecting { client, far, other, at: place });
                 }
-                Err(error) => self.fail(at, client, &error),
+                Err(error) => self.give_up(at, &client, how_of(&error)),
             };
         }
         let Some(peer) = peer_of(&far.socket) else {
@@ -521,8 +528,8 @@ impl Worker {
         }
     }
 
-    /// Has a client without a far side go by the guest's link, or resets it: for another address the kernel of the
-    /// namespace has given no answer that the guest would give.
+    /// Has a client whose connection could not begin go by the guest's link, or resets it. What has begun the guest may
+    /// have seen.
     fn fail(&mut self, at: usize, client: Side, error: &io::Error) {
         let how = how_of(error);
         let by_link = self.flows.get(at).and_then(|flow| flow.by_link);
@@ -554,8 +561,13 @@ impl Worker {
     }
 
     fn end_broken(&mut self, at: usize, side: usize) {
+        self.end(at, self.reset_by(at, side));
+    }
+
+    /// What the reset of a side is to a flow.
+    fn reset_by(&self, at: usize, side: usize) -> How {
         let is_guest = self.flows.get(at).is_some_and(|flow| guest_of(&flow.ask) == side);
-        self.end(at, if is_guest { How::GuestReset } else { How::PeerReset });
+        if is_guest { How::GuestReset } else { How::PeerReset }
     }
 
     /// Notes that the guest's stream was passed on.

@@ -161,6 +161,23 @@ fn a_local_client_is_joined_with_the_guests_address_and_comes_from_there() {
 }
 
 #[test]
+fn a_local_client_whom_the_guest_resets_at_once_does_not_come_again() {
+    let Some((netns, world)) = at_the_guests_address() else { return };
+    let listener = listen(&netns, "10.0.2.15:80");
+    let inside = world.inside.listen("10.0.2.15:80").unwrap();
+    let at = publish(&world, "127.0.0.1:0:80");
+    for number in 1..=20 {
+        let client = TcpStream::connect(at).unwrap();
+        reset(listener.accept().unwrap().0);
+        expect_reset(&client);
+        let ends = world.journal.wait_for_ends(number);
+        assert_eq!(ends.last(), Some(&How::GuestReset));
+    }
+    inside.set_nonblocking(true).unwrap();
+    assert_eq!(inside.accept().expect_err("nobody").kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
 fn a_local_client_of_a_port_on_the_namespaces_loopback_only_is_refused_at_the_guests_address() {
     let Some((netns, world)) = at_the_guests_address() else { return };
     let _listener = listen(&netns, "127.0.0.1:80");
