@@ -68,7 +68,7 @@ impl Passed {
             Failure::misused(format!("--socket {}", path.display()), why)
         };
         if count.parse() != Ok(1) {
-            return Err(refused(format!("sockets of this number: {}", plain(&count))));
+            return Err(refused(format!("{} sockets", plain(&count))));
         }
         let file = inherited.take(FIRST);
         let file = file.ok_or_else(|| refused(format!("no open descriptor {FIRST}")))?;

@@ -26,7 +26,7 @@ fn a_number_of_sockets_that_is_not_one_is_refused_with_what_is_needed() {
         );
         let said = usage(refused);
         assert!(said.starts_with("--socket /run/link.sock: "), "{said}");
-        assert!(said.contains(&format!("of this number: {count};")), "{said}");
+        assert!(said.contains(&format!("passed {count} sockets;")), "{said}");
         assert!(said.contains("a listening stream socket that is bound to this path"), "{said}");
     }
     let refused = passed("1").take(&mut Inherited::find(), GuestLink::Tap, None);

@@ -75,9 +75,9 @@ pub(crate) struct GuestOptions {
     #[arg(long)]
     pub(crate) loopback: bool,
 
-    /// Have clients that come to a published TCP port over this machine's loopback joined with the guest's address by
-    /// splice(2) in its namespace, if the namespace's kernel has that address: at the kernel's rate, and from the
-    /// guest's own address
+    /// Have clients of published TCP ports that come from 127.0.0.0/8, ::1 or a Unix socket joined with the guest's
+    /// address by splice(2) in its namespace: at the kernel's rate, and from the guest's own address. --rate, --fault
+    /// and --pcap do not see them. Where the namespace lacks the address they go by the link
     #[arg(long, conflicts_with = "loopback")]
     pub(crate) splice: bool,
 
@@ -234,8 +234,9 @@ pub(crate) struct GatewayOptions {
     pub(crate) link: GuestLink,
 
     /// Unix socket of the link, up to 107 bytes: we listen there, and the program that runs the guest
-    /// connects, again if it has ended or was told to (reconnect=1 of QEMU's vhost-user). A service manager may
-    /// pass it: LISTEN_FDS, which has to be 1, is for a socket at this path, which stays
+    /// connects, again if it has ended or was told to (reconnect=1 of QEMU's vhost-user). With socket
+    /// activation (LISTEN_FDS=1) the passed listening socket is used: it has to be bound to this path, with
+    /// the same spelling, and is not removed; for Accept=yes take --fd 3
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 
@@ -329,7 +330,9 @@ Examples:
   pagewire gateway --link tap --netns 4711
       for a container whose first process is 4711, as pasta and slirp4netns do
   pagewire gateway --link datagram --socket /tmp/pw.sock
-      for vfkit and libkrun";
+      for vfkit and libkrun
+
+Exit status: 0 asked to end, or its guest has gone; 1 failed; 2 a mistake in the options or the passed sockets.";
 
 /// A rule, and what a guest gets that it denies.
 fn denial(text: &str) -> Result<(Rule, Verdict), String> {

@@ -1,6 +1,6 @@
 //! `pagewire gateway`: the network of a guest that another program runs.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -240,6 +240,13 @@ fn namespace(place: &Path) -> Result<Namespace, Failure> {
             Err(Failure::misused(format!("--netns {id}"), "there is no such process"))
         }
         Some(id) => Ok(Namespace::Process(id)),
+        None if fs::metadata(place).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) => {
+            let place = place.display();
+            let why = format!("there is no such file; a name of `ip netns` is /run/netns/{place}");
+            let is_name = !place.to_string().contains('/');
+            let why = if is_name { why } else { "there is no such file".into() };
+            Err(Failure::because(format!("--netns {place}"), why))
+        }
         None => Ok(Namespace::Path(place.to_owned())),
     }
 }

@@ -17,9 +17,9 @@ use crate::dropin::{Answer, Machine, PASST, Program, Words, version};
     disable_help_flag = true,
     disable_version_flag = true,
     override_usage = "passt [OPTION]...",
-    after_help = "It runs `pagewire gateway`; see docs/DROP-INS.md for what differs.\n\nExit status: 0 when \
-                  its guest has gone or a signal ends it, 1 otherwise (one line says why).\n\nSee also: \
-                  pagewire-gateway(1), pagewire-pesto(1)"
+    after_help = "It runs `pagewire gateway`; see docs/DROP-INS.md for what differs.\n\nExit status: 0 when SIGTERM or \
+                  SIGINT ends it or, with --one-off or --fd, its guest has gone; 1 otherwise (one line says \
+                  why).\n\nSee also: pagewire-gateway(1), pagewire-pesto(1)"
 )]
 pub(super) struct Options {
     #[command(flatten)]

@@ -19,10 +19,11 @@ use crate::dropin::{Answer, Machine, PASST, Program, Words, version};
     disable_version_flag = true,
     override_usage = "pasta [OPTION]... [COMMAND] [ARGS]...\n       pasta [OPTION]... PID\n       \
                       pasta [OPTION]... --netns [PATH|NAME]",
-    after_help = "It runs `pagewire gateway` or `pagewire run`; see docs/DROP-INS.md for what differs.\n\nExit \
-                  status: a COMMAND's own, 126 or 127 if it cannot be executed, 125 for other failures; else 0 when the \
-                  namespace has gone or a signal ends it, 1 otherwise (one line says why).\n\nSee also: \
-                  pagewire-gateway(1), pagewire-run(1), pagewire-pesto(1)"
+    after_help = "It runs `pagewire gateway` or `pagewire run`; see docs/DROP-INS.md for what differs.\n\nExit status: a \
+                  COMMAND's own, 126 or 127 if it cannot be executed, 125 if there is no network for it; otherwise 0 \
+                  when the namespace has gone, or SIGTERM or SIGINT ends it; 1 for anything else, also for mistakes \
+                  in the options (one line says why).\n\nSee also: pagewire-gateway(1), pagewire-run(1), \
+                  pagewire-pesto(1)"
 )]
 pub(super) struct Options {
     #[command(flatten)]

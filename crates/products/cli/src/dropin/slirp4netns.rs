@@ -22,8 +22,8 @@ use crate::dropin::{Answer, Words};
     disable_version_flag = true,
     override_usage = "slirp4netns [OPTION]... PID|PATH TAPNAME",
     after_help = "It runs `pagewire gateway`, always in a sandbox; see docs/DROP-INS.md for what differs.\n\nExit status: 0 \
-                  when its namespace has gone, or a signal or --exit-fd ends it; 1 otherwise (one line says why).\n\nSee \
-                  also: pagewire-gateway(1), pagewire-check(1)"
+                  when its namespace has gone, or SIGTERM, SIGINT or --exit-fd ends it; 1 otherwise (one line says \
+                  why).\n\nSee also: pagewire-gateway(1), pagewire-check(1)"
 )]
 pub(super) struct Options {
     /// Bring up the interface and lo, with the network's 100th address and a default route

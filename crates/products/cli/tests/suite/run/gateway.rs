@@ -89,7 +89,7 @@ fn in_the_background_a_failure_is_the_callers_to_see() {
     let Some(lab) = Lab::new(&[]) else { return };
     for (args, status, says) in [
         (&["--link", "tap", "--netns", "4194305"][..], 2, "there is no such process"),
-        (&["--link", "tap", "--netns", "/nowhere"], 1, "No such file"),
+        (&["--link", "tap", "--netns", "/nowhere"], 1, "--netns /nowhere: there is no such file"),
         (&["--link", "stream", "--socket", "/nowhere/link"], 1, "directory that exists"),
         (&["--link", "stream", "--socket", "link", "--pid", "/nowhere/pid"], 1, "--pid /nowhere"),
     ] {
