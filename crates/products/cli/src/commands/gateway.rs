@@ -241,11 +241,11 @@ fn namespace(place: &Path) -> Result<Namespace, Failure> {
         }
         Some(id) => Ok(Namespace::Process(id)),
         None if fs::metadata(place).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) => {
-            let place = place.display();
-            let why = format!("there is no such file; a name of `ip netns` is /run/netns/{place}");
-            let is_name = !place.to_string().contains('/');
-            let why = if is_name { why } else { "there is no such file".into() };
-            Err(Failure::because(format!("--netns {place}"), why))
+            let mut why = "there is no such file".to_owned();
+            if place.components().count() == 1 {
+                why += &format!("; a name of `ip netns` is /run/netns/{}", place.display());
+            }
+            Err(Failure::because(format!("--netns {}", place.display()), why))
         }
         None => Ok(Namespace::Path(place.to_owned())),
     }

@@ -358,7 +358,7 @@ impl Relay {
     }
 
     /// Opens and closes ports as programs begin and end to listen on them.
-    fn change_ports(&mut self, now: Instant, changes: Vec<PortChange>) {
+    pub(super) fn change_ports(&mut self, now: Instant, changes: Vec<PortChange>) {
         for change in changes {
             let (follow, port, sockets) = match change {
                 PortChange::Close(side, protocol, port) => {
@@ -366,9 +366,9 @@ impl Relay {
                     self.close_sockets(now, closed.map(|(_, all)| all).unwrap_or_default());
                     continue;
                 }
-                // Half of the descriptors are for connections.
+                // Half of the descriptors are for connections, and each of these ports takes two.
                 PortChange::Publish(follow, port, ..) | PortChange::Forward(follow, port, ..)
-                    if self.published.listeners.len() >= self.context.share.per_guest() / 2 =>
+                    if self.published.followed.len() >= self.context.share.per_guest() / 4 =>
                 {
                     self.open_later(follow, port);
                     continue;

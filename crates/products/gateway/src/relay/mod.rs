@@ -183,10 +183,7 @@ impl Relay {
         // Clients and dials come after the steps that make room for them.
         self.accept(now, stack);
         self.admit(now, stack);
-        self.context.descriptors = self.flows.len()
-            + self.context.dns.descriptors()
-            + self.spliced_descriptors()
-            + self.published.descriptors(self.context.share.per_guest());
+        self.context.descriptors = self.tcp_descriptors() + self.spliced_descriptors();
         self.udp.turn(now, stack, &mut self.context);
         self.echo.turn(now, stack, &mut self.context);
         if let Some(loopback) = &self.setup.loopback {
@@ -392,11 +389,13 @@ impl Relay {
 
     /// Number of descriptors of this guest but for those of the splicer.
     fn own_descriptors(&self) -> usize {
-        self.flows.len()
-            + self.context.dns.descriptors()
-            + self.udp.len()
-            + self.echo.len()
-            + self.published.descriptors(self.context.share.per_guest())
+        self.tcp_descriptors() + self.udp.len() + self.echo.len()
+    }
+
+    /// Number of those of connections, of listeners and of the name server.
+    fn tcp_descriptors(&self) -> usize {
+        let listeners = self.published.descriptors(self.context.share.per_guest());
+        self.flows.len() + listeners + self.context.dns.descriptors()
     }
 
     pub(crate) fn dns_counters(&self) -> DnsCounters {

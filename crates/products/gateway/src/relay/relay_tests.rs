@@ -15,6 +15,7 @@ use crate::limits::{
 use crate::policy::{RouteSocket, Rules};
 use crate::publish::Publish;
 use crate::request::{Ask, How, Verdict};
+use crate::splice::PortChange;
 use crate::world::{SILENT, Settings, World};
 
 #[test]
@@ -72,6 +73,24 @@ fn listeners_take_from_the_descriptors_of_the_guests_connections() {
     assert!(world.relay.unpublish(world.now, &what));
     world.pass(DIAL_RETRY);
     assert_eq!(world.dialled().len(), 2);
+}
+
+#[test]
+fn programs_open_ports_with_half_of_the_descriptors_at_most_whatever_else_is_published() {
+    let mut world = World::new(Settings::default());
+    let what: Publish = "127.0.0.1:0:80".parse().unwrap();
+    for _ in 0..8 {
+        world.relay.publish(world.now, &what, what.open().unwrap()).unwrap();
+    }
+    world.relay.context.share.all = 8;
+    let follow = "auto".parse::<Publish>().unwrap().follow().unwrap();
+    world.relay.published.follows.push(follow.clone());
+    let opened = |port| {
+        let opened = what.open().unwrap();
+        PortChange::Publish(follow.clone(), port, opened, Vec::new())
+    };
+    world.relay.change_ports(world.now, (1..=3).map(opened).collect());
+    assert_eq!(world.relay.published.followed.len(), 2);
 }
 
 #[test]
