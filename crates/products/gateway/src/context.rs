@@ -17,7 +17,10 @@ use crate::limits::{
 };
 use crate::policy::{LocalAddresses, Rules};
 use crate::rate::Rate;
-use crate::request::{Ask, Direction, GuestId, How, Journal, Judge, Protocol, Record, Verdict};
+use crate::request::{
+    Ask, Direction, GuestId, How, Journal, Judge, Name, Protocol, Record, Verdict,
+};
+use crate::shown::{Demand, Shown};
 use crate::source::Source;
 
 pub(crate) struct Context {
@@ -34,6 +37,8 @@ pub(crate) struct Context {
     pub(crate) watch: EpollSet,
     pub(crate) counters: Counters,
     pub(crate) denials: Denials,
+    /// Bytes that the guest's connections hold until their names are judged.
+    pub(crate) held: Arc<AtomicUsize>,
     /// The rate of new destinations of datagrams and echo requests.
     pub(crate) destinations: Rate,
     pub(crate) last_flow: Arc<AtomicU64>,
@@ -161,7 +166,11 @@ impl Context {
         ask.once = self.dns.names().denied(to.ip());
         let flow = self.next_flow();
         let decided = self.verdict(now, &mut ask);
-        let (verdict, end) = decided.unwrap_or((Verdict::Drop, to));
+        let (mut verdict, end) = decided.unwrap_or((Verdict::Drop, to));
+        // Datagrams show no name that is read: clients of HTTP/3 go on by TCP.
+        if ask.protocol == Protocol::Udp && ask.demand == Demand::PermittedName {
+            verdict = Verdict::Prohibit;
+        }
         self.note_verdict(now, flow, &ask, verdict);
         self.counters.undecided += u64::from(decided.is_none());
         let to = if decided.is_some() {
@@ -272,6 +281,7 @@ impl Context {
     /// `None`: the rules are about this machine's addresses, and the kernel does not say whether this is one.
     fn verdict(&mut self, now: Instant, ask: &mut Ask) -> Option<(Verdict, SocketAddr)> {
         let asked = ask.to;
+        ask.demand = Demand::Nothing;
         let mut verdict = Verdict::Refuse;
         let needs_local = self.rules.asks_for_ours()
             || self.judge.as_ref().is_some_and(|judge| judge.asks_for_ours());
@@ -288,6 +298,9 @@ impl Context {
             ask.ours = ours;
             let opinion = self.judge.as_ref().and_then(|judge| judge.judge(ask));
             verdict = opinion.unwrap_or_else(|| self.rules.judge(ask));
+            if opinion.is_none() && permits_flow(verdict) && !ask.mapped {
+                ask.demand = self.rules.demand(ask);
+            }
             match verdict {
                 Verdict::To(to) if to != ask.to => {
                     (ask.to, ask.mapped) = (to, opinion.is_none());
@@ -311,6 +324,30 @@ impl Context {
             Verdict::Allow if to != asked => (Verdict::To(to), to),
             verdict => (verdict, to),
         })
+    }
+
+    /// Whether a flow may go on with what it shows. Writes nothing down.
+    pub(crate) fn permits_shown(&mut self, now: Instant, ask: &Ask, shown: &Shown) -> bool {
+        let mut ask = ask.clone();
+        // The resolver may have given the address for further names since.
+        let names = self.dns.names().of(now, ask.to.ip());
+        let more = names.iter().filter(|name| !ask.names.contains(name));
+        ask.names = ask.names.iter().chain(more).cloned().collect();
+        ask.given = self.dns.given(&ask.names, ask.to.ip());
+        self.rules.permits_shown(&ask, shown)
+    }
+
+    /// Writes down that a flow is refused for what it shows.
+    pub(crate) fn note_mismatch(&mut self, now: Instant, record: &FlowRecord, shown: &Shown) {
+        let FlowRecord { flow, ask, .. } = record;
+        self.counters.denied += 1;
+        self.counters.mismatched += 1;
+        if self.denials.note_shown(now, ask, shown) {
+            let (guest, to, by) = (ask.guest, ask.destination(), shown.by.name());
+            let name = shown.name.as_ref().map(Name::as_str);
+            tracing::info!(%guest, to, by, name, "a connection was refused for the name it shows");
+            self.note(|| Record::Mismatch { flow: *flow, ask: ask.clone(), shown: shown.clone() });
+        }
     }
 
     /// Gives a record to the journal, if there is one.

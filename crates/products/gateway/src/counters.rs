@@ -18,6 +18,8 @@ pagewire::parts::counters! {
         idle,
         /// Asks that rules refused, prohibited or left without an answer.
         denied,
+        /// The part of `denied` that was permitted, and then showed no name that permits it.
+        mismatched,
         /// Asks that were dropped because the kernel did not say whether the destination is this machine.
         undecided,
         /// Names that the resolver refused, because of a rule or for want of a resolver.

@@ -10,6 +10,7 @@ use pagewire::services::Instant;
 use crate::limits::{DENIAL_LINES_BURST, DENIAL_LINES_PER_SECOND, DENIAL_SUM, DENIALS_REMEMBERED};
 use crate::rate::Rate;
 use crate::request::{Ask, Name};
+use crate::shown::Shown;
 
 /// The refusals of a guest so far, as numbers of different names and addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,6 +76,14 @@ impl Denials {
             self.addresses.insert(ask.to.ip());
         }
         self.may_write(now)
+    }
+
+    /// Notes a flow that is refused for what it shows. `true`: it is to be written down.
+    pub(crate) fn note_shown(&mut self, now: Instant, ask: &Ask, shown: &Shown) -> bool {
+        if let Some(name) = &shown.name {
+            return self.note_name(now, Some(name));
+        }
+        self.note_destination(now, ask)
     }
 
     /// Notes a name that is refused; `None`: one that cannot be read. `true`: it is to be written down.

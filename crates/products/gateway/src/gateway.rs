@@ -231,6 +231,7 @@ impl Gateway {
             descriptors: 0,
             counters: Counters::default(),
             denials: Denials::default(),
+            held: Arc::default(),
             destinations: Context::rate_of_destinations(),
             last_flow,
         };

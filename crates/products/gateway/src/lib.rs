@@ -39,6 +39,7 @@ mod rate;
 mod relay;
 mod request;
 pub mod sandbox;
+mod shown;
 mod source;
 mod splice;
 mod sys;
@@ -63,12 +64,13 @@ pub use log::Log;
 /// A network, as rules and guests' settings have it.
 pub use pagewire::Cidr;
 pub use policy::LocalAddresses as Whereabouts;
-pub use policy::{Glob, Names, Pattern, Ports, Resolved, Rule, RuleError, Rules};
+pub use policy::{Glob, Names, Pattern, Ports, Proof, Resolved, Rule, RuleError, Rules};
 pub use publish::{OpenPort, Publish, PublishError, PublishedPort};
 pub use relay::{Dial, Dialled};
 pub use request::{
     Ask, Direction, GuestId, How, Journal, Judge, Name, NameError, Protocol, Record, Verdict,
 };
+pub use shown::{Shown, ShownBy};
 pub use source::Source;
 pub use splice::{Forward, ForwardError};
 pub use template::Template;

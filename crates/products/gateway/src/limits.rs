@@ -479,3 +479,16 @@ pub const PATH_LINKS: usize = 40;
 /// Bytes of events that are read at once from the watch on a namespace's file: room for one whose name
 /// has 255 bytes.
 pub const WATCH_BYTES: usize = 4096;
+
+/// Bytes of a connection that are held until rules have judged the name that they show: as much as a server takes for
+/// a ClientHello, or for the head of a request.
+pub const HELD: usize = 16 << 10;
+
+/// Bytes that are held so for all connections of a guest. Beyond, connections that must show a name are refused.
+pub const HELD_OF_GUEST: usize = 4 << 20;
+
+/// Bytes that are copied at a time out of the guest's queue to be held.
+pub(crate) const HELD_READ: usize = 2048;
+
+/// Header lines of a request that is read for its name.
+pub const HEADERS: usize = 128;

@@ -19,9 +19,10 @@ use crate::request::{Ask, Direction, Journal, Name, Record, Verdict};
 /// reports their number. Lines that cannot be written, on a full disk for instance, are lost, too; later ones
 /// are tried again.
 ///
-/// Each line has `time` (seconds since 1970) and `event`. Of a flow, `verdict`, `opened` and `closed`
+/// Each line has `time` (seconds since 1970) and `event`. Of a flow, `verdict`, `opened`, `mismatch` and `closed`
 /// have `guest`, `flow`, `protocol`, `direction`, `from`, `to` and `names`. A verdict has `verdict`,
-/// and `via` where it leads elsewhere; an opened flow has `peer`; a closed one has `bytes_out`,
+/// and `via` where it leads elsewhere; an opened flow has `peer`; a mismatch has `shown`, the name that
+/// the flow shows, and `by`, the protocol that shows it; a closed one has `bytes_out`,
 /// `bytes_in`, `seconds` and `how`. A `name` that was refused has `guest` and `name`; `denials` has
 /// `guest`, and `count`, the refusals in `seconds` that have no line; `lost` has `lines`.
 ///
@@ -93,7 +94,7 @@ impl Journal for Log {
     fn note(&self, record: Record) {
         // A guest causes cheap records as quickly as it sends packets.
         let is_cheap = match record {
-            Record::Verdict { .. } | Record::DeniedName { .. } => true,
+            Record::Verdict { .. } | Record::DeniedName { .. } | Record::Mismatch { .. } => true,
             Record::Closed { bytes_out, bytes_in, .. } => bytes_out + bytes_in == 0,
             _ => false,
         };
@@ -199,6 +200,15 @@ fn describe(out: &mut String, line: &Line) {
                     let _ = write!(out, ",\"verdict\":\"to\",\"via\":\"{to}\"");
                 }
             }
+        }
+        Record::Mismatch { flow, ask, shown } => {
+            begin(out, &time, "mismatch", *flow, ask);
+            let _ = write!(out, ",\"by\":\"{}\",\"shown\":", shown.by.name());
+            match &shown.name {
+                Some(name) => quote(out, name),
+                None => out.push_str("null"),
+            }
+            out.push_str(",\"verdict\":\"refuse\"");
         }
         Record::DeniedName { guest, name } => {
             let _ = write!(out, "{{\"time\":{time},\"event\":\"name\",\"guest\":{guest},\"name\":");

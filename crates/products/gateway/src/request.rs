@@ -7,6 +7,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::shown::{Demand, Shown};
+
 /// The number of a guest, which one gateway never gives twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GuestId(pub(crate) u32);
@@ -133,6 +135,8 @@ pub struct Ask {
     pub(crate) given: Arc<[Name]>,
     /// Names that denials have, which once led to this address.
     pub(crate) once: Arc<[Name]>,
+    /// The demand of the rules that permit the flow.
+    pub(crate) demand: Demand,
     /// The rules themselves have redirected the flow here, from an address that they permit.
     pub(crate) mapped: bool,
 }
@@ -141,8 +145,9 @@ impl Ask {
     /// A flow of a guest to `to`, whose names are not known.
     pub fn new(guest: GuestId, protocol: Protocol, from: SocketAddr, to: SocketAddr) -> Self {
         let (names, direction) = (Arc::default(), Direction::Out);
-        let (given, once, ours, mapped) = (Arc::default(), Arc::default(), false, false);
-        Self { guest, protocol, from, to, names, ours, direction, given, once, mapped }
+        let (given, once, demand) = (Arc::default(), Arc::default(), Demand::Nothing);
+        let (ours, mapped) = (false, false);
+        Self { guest, protocol, from, to, names, ours, direction, given, once, demand, mapped }
     }
 
     /// The destination as text: the address with port and protocol as in a rule, and the latest name.
@@ -215,6 +220,15 @@ pub enum Record {
         ask: Ask,
         /// The answer.
         verdict: Verdict,
+    },
+    /// A flow that goes no further: it does not show a name that permits it, or shows one that is denied.
+    Mismatch {
+        /// The flow.
+        flow: u64,
+        /// The question.
+        ask: Ask,
+        /// What the flow shows.
+        shown: Shown,
     },
     /// A name that a rule, or the lack of a resolver, kept from the guest.
     DeniedName {

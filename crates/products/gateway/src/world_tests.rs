@@ -115,6 +115,7 @@ pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Record
         watch: EpollSet::new().unwrap(),
         counters: Counters::default(),
         denials: Denials::default(),
+        held: Default::default(),
         destinations: Context::rate_of_destinations(),
         last_flow: Arc::default(),
         share: DescriptorShare { all: 10_000, guests: Arc::default() },

@@ -12,4 +12,4 @@ mod rules_tests;
 pub use local_addresses::LocalAddresses;
 pub(crate) use local_addresses::RouteSocket;
 pub use names::{Names, Resolved};
-pub use rules::{Glob, Pattern, Ports, Rule, RuleError, Rules};
+pub use rules::{Glob, Pattern, Ports, Proof, Rule, RuleError, Rules};

@@ -9,6 +9,7 @@ use pagewire::Cidr;
 
 use crate::limits::RULES;
 use crate::request::{Ask, Direction, Judge, Name, Protocol, Verdict};
+use crate::shown::{Demand, Shown, ShownBy};
 
 /// The destinations that guests may reach. The order of decisions: addresses that no guest reaches unless a rule
 /// names them (loopback, link-local and metadata addresses), denials, permissions; if there are permissions, they
@@ -16,7 +17,8 @@ use crate::request::{Ask, Direction, Judge, Name, Protocol, Verdict};
 ///
 /// A permission by name is for addresses on the Internet: whoever has the name chooses its addresses,
 /// so it opens neither private networks nor this machine's own addresses. Those need a permission by
-/// address, or a name that the gateway was [given](crate::Builder::names) itself.
+/// address, or a name that the gateway was [given](crate::Builder::names) itself. A connection that only
+/// a name permits must show the name ([`Proof`]).
 ///
 /// ```
 /// use pagewire_gateway::Rules;
@@ -196,6 +198,46 @@ impl Rules {
         mapped.map_or(Verdict::Allow, target)
     }
 
+    /// The demand on a flow that these rules permit.
+    pub(crate) fn demand(&self, ask: &Ask) -> Demand {
+        if ask.direction == Direction::In || ask.mapped || ask.protocol == Protocol::Echo {
+            return Demand::Nothing;
+        }
+        if self.allow.is_empty() {
+            let denies = ask.protocol == Protocol::Tcp && self.denies_names();
+            return if denies { Demand::NoDeniedName } else { Demand::Nothing };
+        }
+        let by_name = |rule: &&Rule| matches!(rule.what, Pattern::Name(_));
+        let needs_none = |rule: &&Rule| !by_name(rule) || rule.proof == Proof::Address;
+        let mut permitting = self.allow.iter().filter(needs_none);
+        match permitting.any(|rule| self.permits(rule, ask)) {
+            true => Demand::Nothing,
+            false => Demand::PermittedName,
+        }
+    }
+
+    /// Whether the flow, which [`judge`](Self::judge) permits, may go on with what it shows.
+    pub(crate) fn permits_shown(&self, ask: &Ask, shown: &Shown) -> bool {
+        let denies = |rule: &Rule, name| rule.matches_service(ask) && rule.has_name(name);
+        if shown.name.as_ref().is_some_and(|name| self.denials().any(|rule| denies(rule, name))) {
+            return false;
+        }
+        if self.allow.is_empty() {
+            return true;
+        }
+        let mut ask = ask.clone();
+        if shown.by != ShownBy::Ssh {
+            // The flow leads to the name's addresses, and not to another server's by the same rule.
+            let is_shown = |name: &&Name| shown.name.as_ref() == Some(*name);
+            ask.names = ask.names.iter().filter(is_shown).cloned().collect();
+            ask.given = ask.given.iter().filter(is_shown).cloned().collect();
+        }
+        let is_of_name = |rule: &&Rule| matches!(rule.what, Pattern::Name(_));
+        let mut accepting =
+            self.allow.iter().filter(is_of_name).filter(|rule| rule.proof.accepts(shown.by));
+        accepting.any(|rule| self.permits(rule, &ask))
+    }
+
     /// Whether the name may be asked for: no denial of all its ports has it, and if permissions
     /// are given and all of them are names, one has it.
     pub fn resolves(&self, name: &Name) -> bool {
@@ -351,13 +393,15 @@ fn is_no_host(addr: IpAddr) -> bool {
     }
 }
 
-/// A rule: a destination, its ports and its protocol; written `WHAT[:PORTS][/PROTOCOL]`.
+/// A rule: a destination, its ports and its protocol; written `[PREFIX:]WHAT[:PORTS][/PROTOCOL]`.
 ///
 /// `WHAT` is an address, a network (`10.0.0.0/8`), the word `host` for the gateway's own machine,
 /// or a name, in which `*` stands for any characters, dots included. A name matches the addresses
 /// that the gateway's resolver gave the guest for it, and never an address written as such, but for
 /// the name `*` in a denial, which has every address; see [`Rules`] about private networks. The gateway's stack drops what a guest sends to loopback
 /// addresses and to IPv6's link-local ones: no rule lets a guest name those itself.
+/// A connection that only a name permits must show that name, because servers share addresses; [`Proof`] has the
+/// prefixes, which say how. Echo requests show nothing, and reach no server: they need no proof.
 /// `PORTS` is a port or a range (`8000-8999`); an IPv6 address in front of it has brackets.
 /// `PROTOCOL` is `tcp`, `udp` or `icmp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -368,7 +412,49 @@ pub struct Rule {
     pub ports: Option<Ports>,
     /// The protocol; `None`: all.
     pub protocol: Option<Protocol>,
+    /// The proof of a name that a permission asks for. A denial asks for none.
+    pub proof: Proof,
 }
+
+/// The way in which a connection shows the name that permits it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Proof {
+    /// TLS or HTTP must show the name: the rule has no prefix.
+    #[default]
+    TlsOrHttp,
+    /// `tls:`: TLS must show the name, by the server name of its ClientHello.
+    Tls,
+    /// `http:`: HTTP must show the name, by the `Host` line of each request.
+    Http,
+    /// `ssh:`: the connection must be one of SSH, which shows no name. The address decides.
+    Ssh,
+    /// `tcp:` and `udp:`: the address decides, which the gateway's resolver gave for the name.
+    Address,
+}
+
+impl Proof {
+    const ALL: [(&'static str, Self, Option<Protocol>); 5] = [
+        ("tls:", Self::Tls, Some(Protocol::Tcp)),
+        ("http:", Self::Http, Some(Protocol::Tcp)),
+        ("ssh:", Self::Ssh, Some(Protocol::Tcp)),
+        ("tcp:", Self::Address, Some(Protocol::Tcp)),
+        ("udp:", Self::Address, Some(Protocol::Udp)),
+    ];
+
+    /// Whether what a connection shows is this proof.
+    fn accepts(self, by: ShownBy) -> bool {
+        match self {
+            Self::TlsOrHttp => matches!(by, ShownBy::Tls | ShownBy::Http),
+            Self::Tls => by == ShownBy::Tls,
+            Self::Http => by == ShownBy::Http,
+            Self::Ssh => by == ShownBy::Ssh,
+            Self::Address => true,
+        }
+    }
+}
+
+/// The port of SSH, which a rule with the prefix `ssh:` has unless it has others.
+const SSH: Ports = Ports { first: 22, last: 22 };
 
 /// The destinations that a rule applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -488,6 +574,12 @@ pub enum RuleError {
     /// The ports are no numbers, or the range is empty.
     #[error("'{0}' is no port and no range of ports: write it as in 443 or 8000-8999")]
     Ports(String),
+    /// The prefix and the end of the rule name different protocols.
+    #[error("'{0}' has one protocol in front and another behind")]
+    Prefix(String),
+    /// The prefix asks for a name to be shown, and there is none.
+    #[error("'{0}': tls:, http: and ssh: are for names; an address needs tcp: or no prefix")]
+    NoName(String),
     /// Echo requests have no ports.
     #[error("'{0}': icmp has no ports")]
     EchoPorts(String),
@@ -529,16 +621,31 @@ impl FromStr for Rule {
             Some((rest, protocol)) => (rest, Some(protocol)),
             None => (text, None),
         };
+        let prefix = |(prefix, proof, protocol): &(&str, Proof, Option<Protocol>)| {
+            Some((rest.strip_prefix(prefix)?, *proof, *protocol))
+        };
+        let prefixed = Proof::ALL.iter().find_map(prefix);
+        let (rest, proof, of_prefix) = prefixed.unwrap_or((rest, Proof::default(), None));
+        if of_prefix.is_some() && protocol.is_some_and(|protocol| Some(protocol) != of_prefix) {
+            return Err(RuleError::Prefix(text.into()));
+        }
+        let protocol = of_prefix.or(protocol);
         let (what, ports) = parts(rest);
         if what.is_empty() {
             return Err(RuleError::Empty(text.into()));
         }
         let what = pattern(what).ok_or_else(|| RuleError::What(what.into()))?;
-        let ports = ports.map(str::parse).transpose()?;
+        let is_name = matches!(what, Pattern::Name(_));
+        if !is_name && !matches!(proof, Proof::TlsOrHttp | Proof::Address) {
+            return Err(RuleError::NoName(text.into()));
+        }
+        let proof = if is_name { proof } else { Proof::default() };
+        let ports: Option<Ports> = ports.map(str::parse).transpose()?;
+        let ports = ports.or((proof == Proof::Ssh).then_some(SSH));
         if protocol == Some(Protocol::Echo) && ports.is_some() {
             return Err(RuleError::EchoPorts(text.into()));
         }
-        Ok(Self { what, ports, protocol })
+        Ok(Self { what, ports, protocol, proof })
     }
 }
 
@@ -586,6 +693,11 @@ fn pattern(what: &str) -> Option<Pattern> {
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has = |(_, proof, protocol): &&(&str, Proof, Option<Protocol>)| {
+            *proof == self.proof && *protocol == self.protocol
+        };
+        let prefix = Proof::ALL.iter().find(has);
+        f.write_str(prefix.map_or("", |(prefix, ..)| prefix))?;
         match &self.what {
             Pattern::Net(net) if net.addr().is_ipv6() && self.ports.is_some() => {
                 write!(f, "[{net}]")?
@@ -595,10 +707,12 @@ impl fmt::Display for Rule {
             Pattern::Name(Glob(glob)) => f.write_str(glob)?,
         }
         match self.ports {
+            Some(ports) if self.proof == Proof::Ssh && ports == SSH => {}
             Some(Ports { first, last }) if first == last => write!(f, ":{first}")?,
             Some(Ports { first, last }) => write!(f, ":{first}-{last}")?,
             None => {}
         }
-        self.protocol.map_or(Ok(()), |protocol| write!(f, "/{protocol}"))
+        let protocol = self.protocol.filter(|_| prefix.is_none());
+        protocol.map_or(Ok(()), |protocol| write!(f, "/{protocol}"))
     }
 }

@@ -33,6 +33,7 @@ use crate::limits::{
 };
 use crate::rate::Rate;
 use crate::request::{How, Protocol};
+use crate::shown::Gate;
 use crate::udp::errors;
 
 /// Stale entries that lists keep, beside as many as there are others, before they are packed.
@@ -419,7 +420,9 @@ impl Relay {
         else {
             return;
         };
+        let gate = Gate::new(pending.record.ask.demand, &self.context.held);
         let mut pair = Pair::new(tcp, socket, pending.record, to);
+        pair.gate = gate;
         pair.note_host(ready);
         *slot = Flow::Pair(pair);
         self.joined(now, tcp, at);

@@ -259,6 +259,16 @@ impl Relay {
                     self.more_out |= pair.has_more_out();
                     self.list(at);
                 }
+                Step::Judge(shown) => {
+                    let permits = self.context.permits_shown(now, &pair.record.ask, &shown);
+                    pair.note_judged(permits);
+                    self.more_out = true;
+                    self.list(at);
+                }
+                Step::Mismatch(shown) => {
+                    self.context.note_mismatch(now, &pair.record, &shown);
+                    self.end(now, stack, at, Step::ResetHost(How::Prohibited));
+                }
                 step => self.end(now, stack, at, step),
             }
         }
@@ -270,7 +280,7 @@ impl Relay {
         let Pair { tcp, socket, flags, peer, record, .. } = pair;
         self.flow_of_guest.remove(&tcp.into());
         let how = match step {
-            Step::Finished | Step::Wait | Step::Again => {
+            Step::Finished | Step::Wait | Step::Again | Step::Judge(_) | Step::Mismatch(_) => {
                 self.context.counters.finished += 1;
                 if flags.contains(Flags::CLOSED_FIRST) && record.ask.direction == Direction::Out {
                     self.dials.note_time_wait(now, peer);

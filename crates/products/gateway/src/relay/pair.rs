@@ -14,6 +14,7 @@ use crate::context::FlowRecord;
 use crate::counters::Counters;
 use crate::limits::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, SETTLED};
 use crate::request::How;
+use crate::shown::{Gate, Next, Shown};
 
 bitflags::bitflags! {
     /// The readiness of a pair's sides, and which of its parts have ended. Readiness stays until a call would block:
@@ -64,6 +65,8 @@ pub(super) struct Pair {
     pub(super) urgent_out: Option<u8>,
     /// An urgent byte that was read from the kernel's socket, and not taken by the guest's connection.
     pub(super) urgent_in: Option<u8>,
+    /// Holds the guest's bytes back until rules have judged the name that they show.
+    pub(super) gate: Option<Gate>,
     pub(super) record: FlowRecord,
     /// The far side's address, as the kernel has it.
     pub(super) peer: SocketAddr,
@@ -74,11 +77,15 @@ pub(super) struct Pair {
 }
 
 /// The next step for a pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Wait,
     /// The pair has more data to move.
     Again,
+    /// Rules are to judge what the guest's bytes show, and [`Pair::note_judged`] goes on.
+    Judge(Shown),
+    /// The guest's bytes show no name that permits the connection.
+    Mismatch(Shown),
     Finished,
     /// The guest's side is gone: the kernel's socket is to be reset.
     ResetHost(How),
@@ -109,6 +116,7 @@ impl Pair {
             flags: Flags::HOST_OUT | Flags::GUEST_IN | Flags::GUEST_OUT,
             urgent_out: None,
             urgent_in: None,
+            gate: None,
             record,
             peer,
             active_at,
@@ -194,8 +202,12 @@ impl Pair {
                 Step::ResetGuest(self.how)
             }
             Ok(()) if self.flags.contains(ended) => Step::Finished,
-            Ok(()) if self.has_more() => Step::Again,
-            Ok(()) => Step::Wait,
+            Ok(()) => match self.gate.as_mut().map(Gate::next) {
+                Some(Next::Judge(shown)) => Step::Judge(shown),
+                Some(Next::Refuse(shown)) => Step::Mismatch(shown),
+                _ if self.has_more() => Step::Again,
+                _ => Step::Wait,
+            },
         }
     }
 
@@ -210,6 +222,18 @@ impl Pair {
     pub(super) fn has_more_out(&self) -> bool {
         self.flags.contains(Flags::GUEST_IN | Flags::HOST_OUT)
             && !self.flags.contains(Flags::OUT_ENDED)
+            && !self.awaits_answer()
+    }
+
+    /// Whether the guest's bytes wait for the far side's answer.
+    pub(super) fn awaits_answer(&self) -> bool {
+        self.gate.as_ref().is_some_and(Gate::awaits_answer)
+    }
+
+    /// Notes whether rules permit what [`Step::Judge`] had.
+    pub(super) fn note_judged(&mut self, permits: bool) {
+        let Some(gate) = &mut self.gate else { return };
+        if permits { gate.permit() } else { gate.refuse() }
     }
 
     /// Notes that the kernel's socket takes no more. Data that it has received comes first, then the end.

@@ -20,7 +20,8 @@ use rustix::net::{RecvFlags as KernelRecv, SendFlags as KernelSend};
 
 use super::pair::{Broken, Flags, Pair};
 use crate::counters::Counters;
-use crate::limits::RELAY_BURST;
+use crate::limits::{HELD_READ, RELAY_BURST};
+use crate::shown::{Gate, Next};
 use crate::sys::{self, Moved};
 
 impl Pair {
@@ -32,7 +33,11 @@ impl Pair {
         counters: &mut Counters,
     ) -> Result<(), Broken> {
         let mut moved = 0;
-        while moved < RELAY_BURST && self.can_pump_out() {
+        while moved < RELAY_BURST {
+            let Some(most) = self.pass_gate(now, stack, &mut moved)? else { break };
+            if !self.can_pump_out() {
+                break;
+            }
             if self.urgent_out.is_some() {
                 self.send_urgent()?;
                 continue;
@@ -47,21 +52,12 @@ impl Pair {
                 let done = written.insert(sys::write_parts(fd, parts));
                 done.as_ref().map_or(0, |written| written.bytes)
             };
-            let lend = Lend { max: RELAY_BURST - moved, give };
+            let lend = Lend { max: most.min(RELAY_BURST.saturating_sub(moved)), give };
             let mut tcp = stack.tcp(self.tcp)?;
             let taken = tcp.recv(now, lend, flags);
             counters.writes += u64::from(written.is_some());
             match taken {
-                Ok(0) => {
-                    // After the far side's end, the socket is closed next.
-                    if !self.flags.contains(Flags::IN_ENDED) {
-                        // The call fails only for a broken socket, which the next read reports.
-                        let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
-                    }
-                    let is_first = !self.flags.intersects(Flags::IN_ENDED | Flags::HOST_ENDS);
-                    self.flags.set(Flags::CLOSED_FIRST, is_first);
-                    self.flags.insert(Flags::OUT_ENDED);
-                }
+                Ok(0) => self.end_out(),
                 Ok(n) => {
                     let dry = tcp.inq() == 0;
                     let full = !matches!(written, Some(Ok(Moved { all: true, .. })));
@@ -69,9 +65,15 @@ impl Pair {
                     self.flags.set(Flags::GUEST_IN, !dry);
                     self.flags.set(Flags::HOST_OUT, !full);
                     stack.ledger_mut().note(CopyReason::SocketTx, n);
+                    if let Some(gate) = &mut self.gate {
+                        gate.note_passed(n as u64);
+                    }
                     moved += n;
                 }
                 Err(Error::WouldBlock) => match written {
+                    None if tcp.at_urgent_mark() && self.gate.is_some() => {
+                        self.gate.iter_mut().for_each(Gate::refuse);
+                    }
                     None if tcp.at_urgent_mark() && !self.flags.contains(Flags::PASS_MARK) => {
                         self.urgent_out = tcp.read_urgent(now, RecvFlags::empty()).ok();
                         self.flags.insert(Flags::PASS_MARK);
@@ -92,6 +94,88 @@ impl Pair {
         self.flags.contains(Flags::HOST_OUT)
             && (self.flags.contains(Flags::GUEST_IN) || self.urgent_out.is_some())
             && !self.flags.contains(Flags::OUT_ENDED)
+    }
+
+    /// Passes the end of the guest's stream on.
+    fn end_out(&mut self) {
+        // After the far side's end, the socket is closed next.
+        if !self.flags.contains(Flags::IN_ENDED) {
+            // The call fails only for a broken socket, which the next read reports.
+            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
+        }
+        let is_first = !self.flags.intersects(Flags::IN_ENDED | Flags::HOST_ENDS);
+        self.flags.set(Flags::CLOSED_FIRST, is_first);
+        self.flags.insert(Flags::OUT_ENDED);
+    }
+
+    /// Moves what the gate holds, as far as rules permit what it shows. Returns the number of bytes that may follow
+    /// by reference, if there is no gate or a body passes; `None`: nothing may, for now.
+    fn pass_gate(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        moved: &mut usize,
+    ) -> Result<Option<usize>, Broken> {
+        while !self.flags.contains(Flags::OUT_ENDED) {
+            let Some(gate) = &mut self.gate else { return Ok(Some(usize::MAX)) };
+            match gate.next() {
+                Next::Open => self.gate = None,
+                Next::Pass(most) => return Ok(Some(most.try_into().unwrap_or(usize::MAX))),
+                Next::Judge(_) | Next::Refuse(_) | Next::Wait => return Ok(None),
+                Next::Send if !self.flags.contains(Flags::HOST_OUT) => return Ok(None),
+                Next::Read(_) if !self.flags.contains(Flags::GUEST_IN) => return Ok(None),
+                Next::Send => {
+                    let flags = KernelSend::NOSIGNAL | KernelSend::DONTWAIT;
+                    match rustix::net::send(&self.socket, gate.passing(), flags) {
+                        Ok(n) => {
+                            gate.note_sent(n);
+                            stack.ledger_mut().note(CopyReason::SocketTx, n);
+                            *moved += n;
+                        }
+                        Err(error) => self.refuse_out(error.into())?,
+                    }
+                }
+                Next::Read(room) => self.read_to_gate(now, stack, room)?,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads what must be judged: a copy, because a guest may change its memory later.
+    fn read_to_gate(&mut self, now: Instant, stack: &mut Stack, room: usize) -> Result<(), Broken> {
+        let Some(gate) = &mut self.gate else { return Ok(()) };
+        let mut bytes = [0; HELD_READ];
+        let room = bytes.len().min(room);
+        let bytes = bytes.get_mut(..room).unwrap_or_default();
+        let mut tcp = stack.tcp(self.tcp)?;
+        match tcp.recv(now, &mut *bytes, RecvFlags::STOP_AT_URGENT) {
+            Ok(0) if gate.is_empty() => self.end_out(),
+            Ok(0) => gate.refuse(),
+            Ok(n) => gate.put(bytes.get(..n).unwrap_or_default()),
+            // An urgent byte would pass by the judge.
+            Err(Error::WouldBlock) if tcp.at_urgent_mark() => gate.refuse(),
+            Err(Error::WouldBlock) => self.flags.remove(Flags::GUEST_IN),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Looks at the far side's answer to a request for another protocol. `false`: there is too little of it.
+    fn look_at_answer(&mut self) -> bool {
+        const SWITCHES: &[u8] = b"HTTP/1.1 101";
+        let Some(gate) = self.gate.as_mut().filter(|gate| gate.awaits_answer()) else {
+            return true;
+        };
+        let mut start = [0; SWITCHES.len()];
+        let flags = KernelRecv::PEEK | KernelRecv::DONTWAIT;
+        let (len, _) = rustix::net::recv(&self.socket, &mut start, flags).unwrap_or_default();
+        let is_short = len < SWITCHES.len() && start.get(..len) == SWITCHES.get(..len);
+        if is_short && !self.flags.intersects(Flags::HOST_ENDS | Flags::HOST_BROKEN) {
+            self.flags.remove(Flags::HOST_IN);
+            return false;
+        }
+        gate.answered(start == SWITCHES);
+        true
     }
 
     /// The kernel's socket took nothing.
@@ -127,6 +211,9 @@ impl Pair {
     ) -> Result<(), Broken> {
         let mut moved = 0;
         while moved < most && self.can_pump_in() {
+            if !self.look_at_answer() {
+                break;
+            }
             if self.flags.contains(Flags::HOST_URGENT) && !self.pass_urgent_in(now, stack)? {
                 break;
             }
