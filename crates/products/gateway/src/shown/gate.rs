@@ -34,14 +34,22 @@ enum State {
     ClientHello,
     /// Records behind a ClientHello.
     Following,
-    Head { is_first: bool },
+    Head {
+        is_first: bool,
+    },
     /// Bytes of a body, and the state behind.
     Body(u64, Behind),
     /// The line in front of a chunk, the line end behind its data, and the lines behind the last chunk
     /// (RFC 9112 section 7.1); `answer` as in [`Behind`].
-    ChunkLine { answer: bool },
-    ChunkEnd { answer: bool },
-    Trailer { answer: bool },
+    ChunkLine {
+        answer: bool,
+    },
+    ChunkEnd {
+        answer: bool,
+    },
+    Trailer {
+        answer: bool,
+    },
     /// The far side's answer comes first: it says whether the protocol changes.
     Answer,
     /// Everything passes.

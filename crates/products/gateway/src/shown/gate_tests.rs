@@ -185,7 +185,8 @@ fn behind_a_wish_for_another_protocol_the_answer_decides() {
     let wish = b"GET / HTTP/1.1\r\nHost: a.org\r\nUpgrade: websocket\r\n\r\n";
     let all = outcome(&["a.org"], &[wish, EVIL].concat());
     assert_eq!((all.passed.as_slice(), all.waits), (wish.as_slice(), true));
-    for (switches, expected) in [(true, Next::Open), (false, Next::Read(crate::limits::HELD_READ))] {
+    for (switches, expected) in [(true, Next::Open), (false, Next::Read(crate::limits::HELD_READ))]
+    {
         let mut gate = Gate::new(Demand::PermittedName, &std::sync::Arc::default()).unwrap();
         gate.put(wish);
         assert!(matches!(gate.next(), Next::Judge(_)));
@@ -204,12 +205,17 @@ fn behind_a_wish_for_another_protocol_the_answer_decides() {
 fn ssh_shows_no_name_and_is_told_by_its_version() {
     let bytes = b"SSH-2.0-OpenSSH_9.2\r\n\0\0\x04";
     let whole = send(Demand::PermittedName, &["none"], bytes, usize::MAX);
-    assert_eq!((whole.passed.as_slice(), whole.judged), (bytes.as_slice(), vec!["ssh none".into()]));
+    assert_eq!(
+        (whole.passed.as_slice(), whole.judged),
+        (bytes.as_slice(), vec!["ssh none".into()])
+    );
 }
 
 #[test]
 fn other_protocols_show_no_name() {
-    for bytes in [b"\0\0\0\x08\x04\xd2\x16\x2f".as_slice(), b"EHLO\r\n", b"SS7", b"get x\r\n", b"\r\n"] {
+    for bytes in
+        [b"\0\0\0\x08\x04\xd2\x16\x2f".as_slice(), b"EHLO\r\n", b"SS7", b"get x\r\n", b"\r\n"]
+    {
         let outcome = outcome(&["a.org", "none"], bytes);
         assert_eq!((outcome.passed, outcome.judged), (vec![], vec![]), "{bytes:?}");
         assert_eq!(outcome.refused, Some(Shown { by: ShownBy::Unknown, name: None }), "{bytes:?}");

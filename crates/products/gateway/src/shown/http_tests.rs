@@ -109,7 +109,8 @@ fn a_chunk_has_as_many_bytes_as_its_line_says() {
     assert_eq!(chunk(b"1f;name=value\r\nmore"), Ok(Some((31, 15))));
     assert_eq!(chunk(b"0\r\n"), Ok(Some((0, 3))));
     assert_eq!(chunk(b"1F"), Ok(None));
-    for line in ["\r\n", "-1\r\n", "0x1\r\n", "1 f\r\n", "1\n", "1\r2\r\n", "fffffffffffffffff\r\n"] {
+    for line in ["\r\n", "-1\r\n", "0x1\r\n", "1 f\r\n", "1\n", "1\r2\r\n", "fffffffffffffffff\r\n"]
+    {
         assert_eq!(chunk(line.as_bytes()), Err(Unreadable), "{line:?}");
     }
 }

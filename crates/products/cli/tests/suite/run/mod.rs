@@ -3,6 +3,7 @@
 
 mod activated;
 mod gateway;
+mod names;
 mod process;
 mod programs;
 mod sandbox;
