@@ -20,7 +20,7 @@ use crate::rate::Rate;
 use crate::request::{
     Ask, Direction, GuestId, How, Journal, Judge, Name, Protocol, Record, Verdict,
 };
-use crate::shown::{Demand, Shown};
+use crate::request::{Demand, Shown};
 use crate::source::Source;
 
 pub(crate) struct Context {
@@ -230,7 +230,7 @@ impl Context {
 
     /// Writes down a verdict; denials as far as their rate allows, further ones are counted.
     fn note_verdict(&mut self, now: Instant, flow: u64, ask: &Ask, verdict: Verdict) {
-        if permits_flow(verdict) || self.denials.note_destination(now, ask) {
+        if permits_flow(verdict) || self.denials.note_destination(now, ask, &self.rules) {
             if !permits_flow(verdict) {
                 let (guest, to) = (ask.guest, ask.destination());
                 tracing::info!(%guest, to, "a destination was refused");
@@ -244,7 +244,7 @@ impl Context {
         let (names, more) = self.dns.take_refused();
         self.denials.note_beyond(now, more);
         for name in names {
-            if self.denials.note_name(now, name.as_ref()) {
+            if self.denials.note_name(now, name.as_ref(), &self.rules) {
                 let guest = self.guest;
                 let text = name.as_ref().map_or("unreadable", |name| name.as_str());
                 tracing::info!(%guest, name = text, "a name was refused");
@@ -342,7 +342,7 @@ impl Context {
         let FlowRecord { flow, ask, .. } = record;
         self.counters.denied += 1;
         self.counters.mismatched += 1;
-        if self.denials.note_shown(now, ask, shown) {
+        if self.denials.note_shown(now, ask, shown, &self.rules) {
             let (guest, to, by) = (ask.guest, ask.destination(), shown.by.name());
             let name = shown.name.as_ref().map(Name::as_str);
             tracing::info!(%guest, to, by, name, "a connection was refused for the name it shows");

@@ -1,16 +1,19 @@
 //! [`Denials`]: the refusals of a guest, those that get a record each, and the sums for the rest and for the end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use pagewire::services::Instant;
 
-use crate::limits::{DENIAL_LINES_BURST, DENIAL_LINES_PER_SECOND, DENIAL_SUM, DENIALS_REMEMBERED};
+use crate::limits::{
+    DENIAL_LINES_BURST, DENIAL_LINES_PER_SECOND, DENIAL_SUM, DENIALS_REMEMBERED, REFUSALS_TOLD,
+};
+use crate::policy::{Rule, Rules};
 use crate::rate::Rate;
+use crate::request::Shown;
 use crate::request::{Ask, Name};
-use crate::shown::Shown;
 
 /// The refusals of a guest so far, as numbers of different names and addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +27,28 @@ pub struct Denied {
     /// The first of all, as text: a name, or an address with its port, protocol and latest name; `None`:
     /// nothing was refused.
     pub first: Option<String>,
+    /// Refusals, at most [`REFUSALS_TOLD`](crate::limits::REFUSALS_TOLD), the most frequent in front.
+    pub most: Vec<Refusal>,
+}
+
+/// A name or destination that was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// The name, or the address with its port, protocol and latest name, and the name that a connection showed.
+    pub what: String,
+    /// Number of times.
+    pub times: u64,
+    /// A rule that would permit it; `None`: a denial forbids it, or no permission is given at all.
+    pub permission: Option<Rule>,
+}
+
+impl fmt::Display for Refusal {
+    /// Without the permission, as in "7 times pypi.org".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, times, .. } = self;
+        if *times == 1 { write!(f, "once {what}") } else { write!(f, "{times} times {what}") }
+    }
 }
 
 impl fmt::Display for Denied {
@@ -54,6 +79,8 @@ pub(crate) struct Denials {
     names: BTreeSet<Name>,
     addresses: BTreeSet<IpAddr>,
     first: Option<String>,
+    /// Refusals by their text.
+    refusals: BTreeMap<String, (u64, Option<Rule>)>,
 }
 
 impl Default for Denials {
@@ -64,37 +91,59 @@ impl Default for Denials {
             names: BTreeSet::new(),
             addresses: BTreeSet::new(),
             first: None,
+            refusals: BTreeMap::new(),
         }
     }
 }
 
 impl Denials {
     /// Notes a destination that is refused. `true`: it is to be written down.
-    pub(crate) fn note_destination(&mut self, now: Instant, ask: &Ask) -> bool {
-        if self.addresses.len() < DENIALS_REMEMBERED {
-            self.first.get_or_insert_with(|| ask.destination());
-            self.addresses.insert(ask.to.ip());
-        }
+    pub(crate) fn note_destination(&mut self, now: Instant, ask: &Ask, rules: &Rules) -> bool {
+        self.note_address(ask);
+        self.count(ask.destination(), || rules.permission(ask, None));
         self.may_write(now)
     }
 
     /// Notes a flow that is refused for what it shows. `true`: it is to be written down.
-    pub(crate) fn note_shown(&mut self, now: Instant, ask: &Ask, shown: &Shown) -> bool {
-        if let Some(name) = &shown.name {
-            return self.note_name(now, Some(name));
-        }
-        self.note_destination(now, ask)
+    pub(crate) fn note_shown(
+        &mut self,
+        now: Instant,
+        ask: &Ask,
+        shown: &Shown,
+        rules: &Rules,
+    ) -> bool {
+        self.note_address(ask);
+        let name = shown.name.as_ref().map_or("no name", Name::as_str);
+        let what = format!("{}, which shows {name} ({})", ask.destination(), shown.by.name());
+        self.count(what, || rules.permission(ask, Some(shown)));
+        self.may_write(now)
     }
 
     /// Notes a name that is refused; `None`: one that cannot be read. `true`: it is to be written down.
-    pub(crate) fn note_name(&mut self, now: Instant, name: Option<&Name>) -> bool {
-        if let Some(name) = name
-            && self.names.len() < DENIALS_REMEMBERED
-        {
-            self.first.get_or_insert_with(|| name.to_string());
-            self.names.insert(name.clone());
+    pub(crate) fn note_name(&mut self, now: Instant, name: Option<&Name>, rules: &Rules) -> bool {
+        if let Some(name) = name {
+            if self.names.len() < DENIALS_REMEMBERED {
+                self.first.get_or_insert_with(|| name.to_string());
+                self.names.insert(name.clone());
+            }
+            self.count(name.to_string(), || rules.permission_of_name(name));
         }
         self.may_write(now)
+    }
+
+    fn note_address(&mut self, ask: &Ask) {
+        if self.addresses.len() < DENIALS_REMEMBERED {
+            self.first.get_or_insert_with(|| ask.destination());
+            self.addresses.insert(ask.to.ip());
+        }
+    }
+
+    fn count(&mut self, what: String, permission: impl FnOnce() -> Option<Rule>) {
+        if let Some((times, _)) = self.refusals.get_mut(&what) {
+            *times += 1;
+        } else if self.refusals.len() < DENIALS_REMEMBERED {
+            self.refusals.insert(what, (1, permission()));
+        }
     }
 
     fn may_write(&mut self, now: Instant) -> bool {
@@ -127,7 +176,15 @@ impl Denials {
     /// The sum of all refusals so far.
     pub(crate) fn so_far(&self) -> Denied {
         let (names, addresses) = (self.names.len(), self.addresses.len());
-        Denied { names, addresses, first: self.first.clone() }
+        let refusal = |(what, (times, permission)): (&String, &(u64, Option<Rule>))| Refusal {
+            what: what.clone(),
+            times: *times,
+            permission: permission.clone(),
+        };
+        let mut most: Vec<Refusal> = self.refusals.iter().map(refusal).collect();
+        most.sort_by_key(|refusal| std::cmp::Reverse(refusal.times));
+        most.truncate(REFUSALS_TOLD);
+        Denied { names, addresses, first: self.first.clone(), most }
     }
 }
 
@@ -136,6 +193,7 @@ mod tests {
     use std::net::SocketAddr;
 
     use super::*;
+    use crate::request::ShownBy;
     use crate::request::{GuestId, Protocol};
 
     const START: Instant = Instant::from_millis(1000);
@@ -151,7 +209,7 @@ mod tests {
         let all = 3 * u64::from(DENIAL_LINES_BURST);
         let mut written = 0;
         for _ in 0..all {
-            written += u64::from(denials.note_destination(START, &ask(1)));
+            written += u64::from(denials.note_destination(START, &ask(1), &Rules::default()));
         }
         assert_eq!(written, u64::from(DENIAL_LINES_BURST));
         assert_eq!(denials.take_sum(START, false), None);
@@ -168,27 +226,90 @@ mod tests {
         let mut denials = Denials::default();
         assert_eq!(denials.so_far(), Denied::default());
         for name in ["a.org", "b.org", "a.org"] {
-            denials.note_name(START, Some(&name.parse().unwrap()));
+            denials.note_name(START, Some(&name.parse().unwrap()), &Rules::default());
         }
         let text = denials.so_far().to_string();
         assert_eq!(text, "2 names were refused; the first: a.org");
-        denials.note_destination(START, &ask(1));
+        denials.note_destination(START, &ask(1), &Rules::default());
         let text = denials.so_far().to_string();
         assert_eq!(text, "2 names and 1 address were refused; the first: a.org");
         for n in 0..2 * DENIALS_REMEMBERED as u32 {
-            denials.note_destination(START, &ask(n));
+            denials.note_destination(START, &ask(n), &Rules::default());
         }
+        let most = denials.so_far().most;
+        assert!(most.len() == REFUSALS_TOLD && most[0].times == 2, "{most:?}");
         let text = denials.so_far().to_string();
         assert!(text.contains(&format!("and {DENIALS_REMEMBERED} or more addresses")), "{text}");
         let mut one = Denials::default();
-        one.note_destination(START, &ask(1));
+        one.note_destination(START, &ask(1), &Rules::default());
         assert_eq!(one.so_far().to_string(), "1 address was refused; the first: 192.0.2.1:443/tcp");
         // A guest knows a destination by its name.
         let mut named = Denials::default();
-        named.note_destination(START, &Ask { names: ["a.org".parse().unwrap()].into(), ..ask(1) });
+        named.note_destination(
+            START,
+            &Ask { names: ["a.org".parse().unwrap()].into(), ..ask(1) },
+            &Rules::default(),
+        );
         let text = named.so_far().to_string();
         assert_eq!(text, "1 address was refused; the first: 192.0.2.1:443/tcp (a.org)");
         let ping = Ask { protocol: Protocol::Echo, ..ask(1) };
         assert_eq!(ping.destination(), "192.0.2.1/icmp");
+    }
+
+    #[test]
+    fn a_refusal_has_its_number_and_the_rule_that_permits_it() {
+        let rules = Rules::default().allow("good.org".parse().unwrap());
+        let named = |port: u16, protocol| {
+            let to = SocketAddr::new("192.0.2.1".parse().unwrap(), port);
+            Ask { names: ["good.org".parse().unwrap()].into(), to, protocol, ..ask(1) }
+        };
+        let lines = |note: &dyn Fn(&mut Denials)| {
+            let mut denials = Denials::default();
+            note(&mut denials);
+            let line = |refusal: &Refusal| match &refusal.permission {
+                Some(rule) => format!("{refusal}: {rule}"),
+                None => refusal.to_string(),
+            };
+            denials.so_far().most.iter().map(line).collect::<Vec<_>>()
+        };
+        let shown = |by, name: Option<&str>| Shown { by, name: name.map(|n| n.parse().unwrap()) };
+        let show = |by, name: Option<&'static str>| {
+            let (rules, ask) = (&rules, named(443, Protocol::Tcp));
+            lines(&|d| _ = d.note_shown(START, &ask, &shown(by, name), rules)).remove(0)
+        };
+        let name = |d: &mut Denials, name: &str| {
+            d.note_name(START, Some(&name.parse().unwrap()), &rules);
+        };
+        assert_eq!(
+            lines(&|d| ["a.org", "b.org", "b.org"].into_iter().for_each(|n| name(d, n))),
+            ["2 times b.org: b.org", "once a.org: a.org"]
+        );
+        // Such a name would mean something else to a shell, or as a rule.
+        assert_eq!(lines(&|d| name(d, "a.org;reboot")), ["once a.org;reboot"]);
+        assert_eq!(lines(&|d| name(d, "*.org")), ["once *.org"]);
+        let address = |d: &mut Denials| _ = d.note_destination(START, &ask(1), &rules);
+        assert_eq!(lines(&address), ["once 192.0.2.1:443/tcp: 192.0.2.1:443/tcp"]);
+        let quic = |d: &mut Denials| {
+            d.note_destination(START, &named(443, Protocol::Udp), &rules);
+        };
+        assert_eq!(lines(&quic), ["once 192.0.2.1:443/udp (good.org): udp:good.org:443"]);
+        let at = "once 192.0.2.1:443/tcp (good.org), which shows";
+        assert_eq!(
+            show(ShownBy::Tls, Some("evil.org")),
+            format!("{at} evil.org (tls): 192.0.2.1:443/tcp")
+        );
+        assert_eq!(
+            show(ShownBy::Unknown, None),
+            format!("{at} no name (unknown): tcp:good.org:443")
+        );
+        assert_eq!(show(ShownBy::Ssh, None), format!("{at} no name (ssh): ssh:good.org:443"));
+        assert_eq!(
+            show(ShownBy::EncryptedHello, Some("good.org")),
+            format!("{at} good.org (ech): tcp:good.org:443")
+        );
+        // What a denial forbids, no permission opens.
+        let denied = Rules::default().deny("192.0.2.1".parse().unwrap());
+        let address = |d: &mut Denials| _ = d.note_destination(START, &ask(1), &denied);
+        assert_eq!(lines(&address), ["once 192.0.2.1:443/tcp"]);
     }
 }

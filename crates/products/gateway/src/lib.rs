@@ -57,7 +57,7 @@ pub use autoconf::{Autoconf, AutoconfConfig, AutoconfCounters, AutoconfWatch};
 pub use bounded_log::BoundedLog;
 pub use builder::{Builder, GuestConfig, LocalClients};
 pub use counters::Counters;
-pub use denials::Denied;
+pub use denials::{Denied, Refusal};
 pub use dns::{DeniedName, DnsConfig, DnsCounters, DnsServer, OwnNames, Resolver};
 pub use gateway::{AddError, Gateway, Guest};
 pub use log::Log;
@@ -68,9 +68,9 @@ pub use policy::{Glob, Names, Pattern, Ports, Proof, Resolved, Rule, RuleError, 
 pub use publish::{OpenPort, Publish, PublishError, PublishedPort};
 pub use relay::{Dial, Dialled};
 pub use request::{
-    Ask, Direction, GuestId, How, Journal, Judge, Name, NameError, Protocol, Record, Verdict,
+    Ask, Direction, GuestId, How, Journal, Judge, Name, NameError, Protocol, Record, Shown,
+    ShownBy, Verdict,
 };
-pub use shown::{Shown, ShownBy};
 pub use source::Source;
 pub use splice::{Forward, ForwardError};
 pub use template::Template;

@@ -425,9 +425,12 @@ pub const DENIAL_LINES_BURST: u32 = 500;
 /// Time for which refusals without a line are counted before a line reports their number.
 pub const DENIAL_SUM: Duration = Duration::from_secs(1);
 
-/// Different names, and addresses, in the report about a guest's refusals at its end; some
-/// 50 KiB in all.
+/// Different names, addresses, and refusals of both, that are counted for the report about a guest's refusals at its
+/// end; some 200 KiB in all.
 pub const DENIALS_REMEMBERED: usize = 256;
+
+/// Refusals that the report tells one by one.
+pub const REFUSALS_TOLD: usize = 8;
 
 // The log.
 

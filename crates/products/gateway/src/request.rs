@@ -7,8 +7,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::shown::{Demand, Shown};
-
 /// The number of a guest, which one gateway never gives twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GuestId(pub(crate) u32);
@@ -159,6 +157,56 @@ impl Ask {
             Protocol::Tcp | Protocol::Udp => format!("{to}/{protocol}{name}"),
         }
     }
+}
+
+/// The rules' demand on a connection that they permit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Demand {
+    /// No demand: an address, or a rule that asks for no name, permits the connection.
+    #[default]
+    Nothing,
+    /// The connection goes on unless it shows a name that a denial has.
+    NoDeniedName,
+    /// Only names permit the connection, which must show one of them.
+    PermittedName,
+}
+
+/// The protocol by which a connection shows its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ShownBy {
+    /// TLS: the server name of a ClientHello (RFC 6066 section 3).
+    Tls,
+    /// TLS with an encrypted ClientHello (RFC 9849): the name in the clear need not be the server's.
+    EncryptedHello,
+    /// HTTP/1: the `Host` line of a request (RFC 9112 section 3.2).
+    Http,
+    /// SSH, which shows no name (RFC 4253 section 4.2).
+    Ssh,
+    /// Another protocol, or a message of these that cannot be read.
+    Unknown,
+}
+
+impl ShownBy {
+    /// The word in logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tls => "tls",
+            Self::EncryptedHello => "ech",
+            Self::Http => "http",
+            Self::Ssh => "ssh",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// The first bytes of a connection: its protocol and its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The protocol.
+    pub by: ShownBy,
+    /// The name; `None`: the connection shows none.
+    pub name: Option<Name>,
 }
 
 /// The decision about a flow.

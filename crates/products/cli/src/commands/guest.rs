@@ -226,10 +226,15 @@ impl Served {
         Arc::new(GuestPorts(Arc::downgrade(self)))
     }
 
-    /// A sentence about what was refused; `None`: nothing was.
-    pub(crate) fn refused(&self) -> Option<String> {
+    /// What was refused: a sentence, and a line for each of the most frequent refusals; nothing: nothing was.
+    pub(crate) fn refused(&self) -> Vec<String> {
         let denied = self.guest.denied();
-        denied.first.is_some().then(|| denied.to_string())
+        let sentence = denied.first.is_some().then(|| denied.to_string());
+        let lines = denied.most.iter().map(|refusal| match &refusal.permission {
+            Some(rule) => format!("  {refusal}: --allow {rule}"),
+            None => format!("  {refusal}"),
+        });
+        sentence.into_iter().chain(lines).collect()
     }
 
     /// Adds the gateway to the view for a control socket.

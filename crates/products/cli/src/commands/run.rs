@@ -123,8 +123,10 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     gateway.finish(SHUTDOWN_TIME);
     Printed::new(options.guest.stats, &control, || gateway.report()).at_end();
     // To the program, a refused name is one that does not exist. With `--offline`, refusals are expected.
-    if let Some(refused) = gateway.refused().filter(|_| !options.guest.offline) {
-        crate::failure::complain!("pagewire: {refused}");
+    if !options.guest.offline {
+        for line in gateway.refused() {
+            crate::failure::complain!("pagewire: {line}");
+        }
     }
     gateway.end(LAST_TIME);
     Ok(end)

@@ -9,7 +9,7 @@ use pagewire::Cidr;
 
 use crate::limits::RULES;
 use crate::request::{Ask, Direction, Judge, Name, Protocol, Verdict};
-use crate::shown::{Demand, Shown, ShownBy};
+use crate::request::{Demand, Shown, ShownBy};
 
 /// The destinations that guests may reach. The order of decisions: addresses that no guest reaches unless a rule
 /// names them (loopback, link-local and metadata addresses), denials, permissions; if there are permissions, they
@@ -236,6 +236,50 @@ impl Rules {
         let mut accepting =
             self.allow.iter().filter(is_of_name).filter(|rule| rule.proof.accepts(shown.by));
         accepting.any(|rule| self.permits(rule, &ask))
+    }
+
+    /// A permission that would let the flow go on, be it with what it shows. `None`: a denial forbids it, or there is no
+    /// permission yet, and the first would forbid everything else.
+    pub(crate) fn permission(&self, ask: &Ask, shown: Option<&Shown>) -> Option<Rule> {
+        let ports = (ask.protocol != Protocol::Echo)
+            .then_some(Ports { first: ask.to.port(), last: ask.to.port() });
+        let by_name = |name: &Name| {
+            let proof = match shown.map(|shown| shown.by) {
+                _ if ask.protocol == Protocol::Udp => Proof::Address,
+                None | Some(ShownBy::Tls | ShownBy::Http) => Proof::TlsOrHttp,
+                Some(ShownBy::Ssh) => Proof::Ssh,
+                Some(ShownBy::EncryptedHello | ShownBy::Unknown) => Proof::Address,
+            };
+            let protocol = (proof != Proof::TlsOrHttp).then_some(ask.protocol);
+            Rule { what: Pattern::Name(Glob(name.as_str().into())), ports, protocol, proof }
+        };
+        let net = Pattern::Net(Cidr::host(ask.to.ip()));
+        let protocol = Some(ask.protocol);
+        let by_address = Rule { what: net, ports, protocol, proof: Proof::default() };
+        // The name that the flow shows, if its address is that name's; else the name that the guest asked for last.
+        let shows = shown.and_then(|shown| shown.name.as_ref());
+        let name = shows.or(ask.names.first());
+        let name = name.filter(|name| ask.names.contains(name) && is_plain(name));
+        let permits = |rule: &Rule| {
+            let rules = self.clone().allow(rule.clone());
+            let judged = matches!(rules.judge(ask), Verdict::Allow | Verdict::To(_));
+            judged
+                && match rules.demand(ask) {
+                    Demand::Nothing => true,
+                    _ => shown.is_none_or(|shown| rules.permits_shown(ask, shown)),
+                }
+        };
+        let all = name.map(by_name).into_iter().chain([by_address]);
+        all.filter(|_| !self.allow.is_empty()).find(permits)
+    }
+
+    /// A permission that would let the name be asked for; `None` as of [`permission`](Self::permission).
+    pub(crate) fn permission_of_name(&self, name: &Name) -> Option<Rule> {
+        let what = Pattern::Name(Glob(name.as_str().into()));
+        let rule = Rule { what, ports: None, protocol: None, proof: Proof::default() };
+        let opens = || self.clone().allow(rule.clone()).resolves(name);
+        let permits = !self.allow.is_empty() && is_plain(name) && opens();
+        permits.then_some(rule)
     }
 
     /// Whether the name may be asked for: no denial of all its ports has it, and if permissions
@@ -673,6 +717,11 @@ fn parts(text: &str) -> (&str, Option<&str>) {
     }
 }
 
+/// Whether the name means itself as a rule, and to a shell: guests choose names.
+fn is_plain(name: &Name) -> bool {
+    name.as_str().chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
 fn pattern(what: &str) -> Option<Pattern> {
     if what == "host" {
         return Some(Pattern::Host);
@@ -700,8 +749,10 @@ impl fmt::Display for Rule {
         f.write_str(prefix.map_or("", |(prefix, ..)| prefix))?;
         match &self.what {
             Pattern::Net(net) if net.addr().is_ipv6() && self.ports.is_some() => {
-                write!(f, "[{net}]")?
+                let net = net.to_string();
+                write!(f, "[{}]", net.strip_suffix("/128").unwrap_or(&net))?
             }
+            Pattern::Net(net) if *net == Cidr::host(net.addr()) => write!(f, "{}", net.addr())?,
             Pattern::Net(net) => write!(f, "{net}")?,
             Pattern::Host => f.write_str("host")?,
             Pattern::Name(Glob(glob)) => f.write_str(glob)?,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::rules::translated;
 use super::{Rule, RuleError, Rules};
 use crate::request::{Ask, Direction, GuestId, Judge, Name, Protocol, Verdict};
+use crate::request::{Demand, Shown, ShownBy};
 
 fn ask(protocol: Protocol, to: &str, names: &[&str]) -> Ask {
     let from = "10.0.2.15:4000".parse().unwrap();
@@ -105,6 +106,12 @@ fn a_faulty_rule_says_what_is_wrong() {
         ("1.2.3.4:0", RuleError::Ports("0".into())),
         ("1.2.3.4:5/icmp", RuleError::EchoPorts("1.2.3.4:5/icmp".into())),
         ("1.2.3.4/sctp", RuleError::What("1.2.3.4/sctp".into())),
+        ("tcp:a.org/udp", RuleError::Prefix("tcp:a.org/udp".into())),
+        ("ssh:a.org/icmp", RuleError::Prefix("ssh:a.org/icmp".into())),
+        ("tls:10.0.0.1", RuleError::NoName("tls:10.0.0.1".into())),
+        ("ssh:host", RuleError::NoName("ssh:host".into())),
+        ("tcp:", RuleError::Empty("tcp:".into())),
+        ("ftp:a.org", RuleError::Ports("a.org".into())),
     ] {
         assert_eq!(text.parse::<Rule>(), Err(error), "{text}");
     }
@@ -115,7 +122,15 @@ fn text_and_rule_round_trip() {
     for text in [
         "10.0.0.0/8",
         "10.0.0.0/8:53/udp",
-        "1.2.3.4/32:80-90/tcp",
+        "1.2.3.4:80-90/tcp",
+        "[fd00::1]:53",
+        "fd00::1",
+        "tls:*.example.org:443",
+        "http:example.org",
+        "ssh:example.org",
+        "ssh:example.org:2222",
+        "tcp:example.org:5432",
+        "udp:example.org",
         "[fd00::/64]:53",
         "fd00::/64/icmp",
         "*.example.org:443/tcp",
@@ -503,4 +518,85 @@ fn the_number_of_rules_has_a_limit() {
     assert!(many(crate::limits::RULES).checked().is_ok());
     let error = many(crate::limits::RULES + 1).checked().unwrap_err();
     assert!(error.to_string().contains("at most"), "{error}");
+}
+
+/// The demand on a flow to port 443 of an address that has these names.
+fn demand(rules: &Rules, names: &[&str]) -> Demand {
+    let ask = ask(Protocol::Tcp, "198.51.100.1:443", names);
+    assert_eq!(rules.judge(&ask), YES);
+    rules.demand(&ask)
+}
+
+fn shows(rules: &Rules, names: &[&str], by: ShownBy, name: &str) -> bool {
+    let shown = Shown { by, name: (!name.is_empty()).then(|| name.parse().unwrap()) };
+    rules.permits_shown(&ask(Protocol::Tcp, "198.51.100.1:443", names), &shown)
+}
+
+#[test]
+fn a_flow_that_only_a_name_permits_must_show_one() {
+    for (rules, expected) in [
+        (allow(&["a.org"]), Demand::PermittedName),
+        (allow(&["*.org", "tls:a.org", "ssh:a.org:443"]), Demand::PermittedName),
+        (allow(&["a.org", "198.51.100.0/24"]), Demand::Nothing),
+        (allow(&["a.org", "198.51.100.1:80"]), Demand::PermittedName),
+        (allow(&["a.org", "tcp:a.org"]), Demand::Nothing),
+        (allow(&["a.org", "tcp:a.org:80"]), Demand::PermittedName),
+        (allow(&["a.org", "tcp:b.org"]), Demand::PermittedName),
+        (Rules::default(), Demand::Nothing),
+        (deny(&["203.0.113.0/24"]), Demand::Nothing),
+        (deny(&["b.org"]), Demand::NoDeniedName),
+    ] {
+        assert_eq!(demand(&rules, &["a.org"]), expected, "{rules:?}");
+    }
+    // An echo request reaches no server, and clients of the guest's ports name nothing.
+    let rules = allow(&["a.org"]);
+    assert_eq!(rules.demand(&ask(Protocol::Echo, "198.51.100.1:0", &["a.org"])), Demand::Nothing);
+    let client = Ask { direction: Direction::In, ..tcp("10.0.2.15:80") };
+    assert_eq!(rules.demand(&client), Demand::Nothing);
+}
+
+#[test]
+fn a_flow_may_show_a_permitted_name_that_leads_to_its_address() {
+    let rules = allow(&["a.org", "*.cdn.example:443"]);
+    let names = ["a.org", "x.cdn.example", "b.org"];
+    for by in [ShownBy::Tls, ShownBy::Http] {
+        assert!(shows(&rules, &names, by, "a.org"));
+        assert!(shows(&rules, &names, by, "x.cdn.example"));
+        // Not permitted; permitted for another address; none.
+        assert!(!shows(&rules, &names, by, "b.org"));
+        assert!(!shows(&rules, &names, by, "y.cdn.example"));
+        assert!(!shows(&rules, &["b.org"], by, "a.org"));
+        assert!(!shows(&rules, &names, by, ""));
+    }
+    for by in [ShownBy::EncryptedHello, ShownBy::Ssh, ShownBy::Unknown] {
+        assert!(!shows(&rules, &names, by, "a.org"), "{by:?}");
+    }
+    assert!(!shows(&allow(&["a.org:80"]), &names, ShownBy::Tls, "a.org"));
+}
+
+#[test]
+fn a_prefix_says_by_what_the_name_is_shown() {
+    let by = |text: &str| {
+        let rules = allow(&[text]);
+        [(ShownBy::Tls, "a.org"), (ShownBy::Http, "a.org"), (ShownBy::Ssh, "")]
+            .map(|(by, name)| shows(&rules, &["a.org"], by, name))
+    };
+    assert_eq!(by("tls:a.org"), [true, false, false]);
+    assert_eq!(by("http:a.org"), [false, true, false]);
+    assert_eq!(by("ssh:a.org:443"), [false, false, true]);
+    assert_eq!(by("ssh:a.org"), [false, false, false]);
+    assert_eq!(by("ssh:b.org:443"), [false, false, false]);
+}
+
+#[test]
+fn a_denied_name_is_not_shown_whatever_is_permitted() {
+    let rules = allow(&["*.org"]).deny(rule("b.org"));
+    assert!(shows(&rules, &["a.org", "b.org"], ShownBy::Tls, "a.org"));
+    assert!(!shows(&rules, &["a.org", "b.org"], ShownBy::Tls, "b.org"));
+    let rules = deny(&["b.org"]);
+    assert!(!shows(&rules, &[], ShownBy::Tls, "b.org"));
+    assert!(shows(&rules, &[], ShownBy::Tls, "c.org"));
+    assert!(shows(&rules, &[], ShownBy::Unknown, ""));
+    // A denial holds for what it names, whatever its prefix.
+    assert!(!shows(&deny(&["tls:b.org"]), &[], ShownBy::Http, "b.org"));
 }

@@ -422,7 +422,7 @@ impl Relay {
         };
         let gate = Gate::new(pending.record.ask.demand, &self.context.held);
         let mut pair = Pair::new(tcp, socket, pending.record, to);
-        pair.gate = gate;
+        pair.gate = gate.map(Box::new);
         pair.note_host(ready);
         *slot = Flow::Pair(pair);
         self.joined(now, tcp, at);

@@ -14,7 +14,8 @@ use crate::context::FlowRecord;
 use crate::counters::Counters;
 use crate::limits::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, SETTLED};
 use crate::request::How;
-use crate::shown::{Gate, Next, Shown};
+use crate::request::Shown;
+use crate::shown::{Gate, Next};
 
 bitflags::bitflags! {
     /// The readiness of a pair's sides, and which of its parts have ended. Readiness stays until a call would block:
@@ -66,7 +67,7 @@ pub(super) struct Pair {
     /// An urgent byte that was read from the kernel's socket, and not taken by the guest's connection.
     pub(super) urgent_in: Option<u8>,
     /// Holds the guest's bytes back until rules have judged the name that they show.
-    pub(super) gate: Option<Gate>,
+    pub(super) gate: Option<Box<Gate>>,
     pub(super) record: FlowRecord,
     /// The far side's address, as the kernel has it.
     pub(super) peer: SocketAddr,
@@ -202,7 +203,7 @@ impl Pair {
                 Step::ResetGuest(self.how)
             }
             Ok(()) if self.flags.contains(ended) => Step::Finished,
-            Ok(()) => match self.gate.as_mut().map(Gate::next) {
+            Ok(()) => match self.gate.as_mut().map(|gate| gate.next()) {
                 Some(Next::Judge(shown)) => Step::Judge(shown),
                 Some(Next::Refuse(shown)) => Step::Mismatch(shown),
                 _ if self.has_more() => Step::Again,
@@ -227,7 +228,7 @@ impl Pair {
 
     /// Whether the guest's bytes wait for the far side's answer.
     pub(super) fn awaits_answer(&self) -> bool {
-        self.gate.as_ref().is_some_and(Gate::awaits_answer)
+        self.gate.as_ref().is_some_and(|gate| gate.awaits_answer())
     }
 
     /// Notes whether rules permit what [`Step::Judge`] had.

@@ -21,7 +21,7 @@ use rustix::net::{RecvFlags as KernelRecv, SendFlags as KernelSend};
 use super::pair::{Broken, Flags, Pair};
 use crate::counters::Counters;
 use crate::limits::{HELD_READ, RELAY_BURST};
-use crate::shown::{Gate, Next};
+use crate::shown::Next;
 use crate::sys::{self, Moved};
 
 impl Pair {
@@ -72,7 +72,7 @@ impl Pair {
                 }
                 Err(Error::WouldBlock) => match written {
                     None if tcp.at_urgent_mark() && self.gate.is_some() => {
-                        self.gate.iter_mut().for_each(Gate::refuse);
+                        self.gate.iter_mut().for_each(|gate| gate.refuse());
                     }
                     None if tcp.at_urgent_mark() && !self.flags.contains(Flags::PASS_MARK) => {
                         self.urgent_out = tcp.read_urgent(now, RecvFlags::empty()).ok();

@@ -24,57 +24,7 @@ mod tls_tests;
 
 pub(crate) use gate::{Gate, Next};
 
-use crate::request::Name;
-
-/// The rules' demand on a connection that they permit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Demand {
-    /// No demand: an address, or a rule that asks for no name, permits the connection.
-    #[default]
-    Nothing,
-    /// The connection goes on unless it shows a name that a denial has.
-    NoDeniedName,
-    /// Only names permit the connection, which must show one of them.
-    PermittedName,
-}
-
-/// The protocol by which a connection shows its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ShownBy {
-    /// TLS: the server name of a ClientHello (RFC 6066 section 3).
-    Tls,
-    /// TLS with an encrypted ClientHello (RFC 9849): the name in the clear need not be the server's.
-    EncryptedHello,
-    /// HTTP/1: the `Host` line of a request (RFC 9112 section 3.2).
-    Http,
-    /// SSH, which shows no name (RFC 4253 section 4.2).
-    Ssh,
-    /// Another protocol, or a message of these that cannot be read.
-    Unknown,
-}
-
-impl ShownBy {
-    /// The word in logs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tls => "tls",
-            Self::EncryptedHello => "ech",
-            Self::Http => "http",
-            Self::Ssh => "ssh",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-/// The first bytes of a connection: its protocol and its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
-    /// The protocol.
-    pub by: ShownBy,
-    /// The name; `None`: the connection shows none.
-    pub name: Option<Name>,
-}
+use crate::request::{Demand, Shown, ShownBy};
 
 /// The error that a message breaks its protocol's rules, or is longer than [`HELD`](crate::limits::HELD).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
