@@ -21,6 +21,7 @@ use crate::request::{
     Ask, Direction, GuestId, How, Journal, Judge, Name, Protocol, Record, Verdict,
 };
 use crate::request::{Demand, Shown};
+use crate::shown::DatagramGate;
 use crate::source::Source;
 
 pub(crate) struct Context {
@@ -39,6 +40,8 @@ pub(crate) struct Context {
     pub(crate) denials: Denials,
     /// Bytes that the guest's connections hold until their names are judged.
     pub(crate) held: Arc<AtomicUsize>,
+    /// The guest's flows of datagrams that must show a name.
+    pub(crate) quic_flows: Arc<AtomicUsize>,
     /// The rate of new destinations of datagrams and echo requests.
     pub(crate) destinations: Rate,
     pub(crate) last_flow: Arc<AtomicU64>,
@@ -167,8 +170,8 @@ impl Context {
         let flow = self.next_flow();
         let decided = self.verdict(now, &mut ask);
         let (mut verdict, end) = decided.unwrap_or((Verdict::Drop, to));
-        // Datagrams show no name that is read: clients of HTTP/3 go on by TCP.
-        if ask.protocol == Protocol::Udp && ask.demand == Demand::PermittedName {
+        let shows_by_quic = ask.protocol == Protocol::Udp && ask.demand == Demand::PermittedName;
+        if shows_by_quic && !DatagramGate::has_room(&self.quic_flows) {
             verdict = Verdict::Prohibit;
         }
         self.note_verdict(now, flow, &ask, verdict);

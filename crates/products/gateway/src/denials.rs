@@ -292,7 +292,7 @@ mod tests {
         let quic = |d: &mut Denials| {
             d.note_destination(START, &named(443, Protocol::Udp), &rules);
         };
-        assert_eq!(lines(&quic), ["once 192.0.2.1:443/udp (good.org): udp:good.org:443"]);
+        assert_eq!(lines(&quic), ["once 192.0.2.1:443/udp (good.org): good.org:443"]);
         let at = "once 192.0.2.1:443/tcp (good.org), which shows";
         assert_eq!(
             show(ShownBy::Tls, Some("evil.org")),

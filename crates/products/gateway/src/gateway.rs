@@ -232,6 +232,7 @@ impl Gateway {
             counters: Counters::default(),
             denials: Denials::default(),
             held: Arc::default(),
+            quic_flows: Arc::default(),
             destinations: Context::rate_of_destinations(),
             last_flow,
         };

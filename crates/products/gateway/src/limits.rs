@@ -493,5 +493,12 @@ pub const HELD_OF_GUEST: usize = 4 << 20;
 /// Bytes that are copied at a time out of the guest's queue to be held.
 pub(crate) const HELD_READ: usize = 2048;
 
+/// Flows of datagrams of a guest that must show a name by QUIC: some 40 KiB each. Clients of further ones learn that
+/// they are prohibited, and go on by TCP.
+pub const QUIC_FLOWS: usize = 128;
+
+/// Datagrams of such a flow that are held until its name is judged. A ClientHello takes one or two.
+pub const HELD_DATAGRAMS: usize = 8;
+
 /// Header lines of a request that is read for its name.
 pub const HEADERS: usize = 128;

@@ -179,6 +179,8 @@ pub enum ShownBy {
     Tls,
     /// TLS with an encrypted ClientHello (RFC 9849): the name in the clear need not be the server's.
     EncryptedHello,
+    /// QUIC: the server name of the ClientHello in Initial packets (RFC 9001 section 4).
+    Quic,
     /// HTTP/1: the `Host` line of a request (RFC 9112 section 3.2).
     Http,
     /// SSH, which shows no name (RFC 4253 section 4.2).
@@ -192,6 +194,7 @@ impl ShownBy {
     pub fn name(self) -> &'static str {
         match self {
             Self::Tls => "tls",
+            Self::Quic => "quic",
             Self::EncryptedHello => "ech",
             Self::Http => "http",
             Self::Ssh => "ssh",

@@ -245,12 +245,11 @@ impl Rules {
             .then_some(Ports { first: ask.to.port(), last: ask.to.port() });
         let by_name = |name: &Name| {
             let proof = match shown.map(|shown| shown.by) {
-                _ if ask.protocol == Protocol::Udp => Proof::Address,
-                None | Some(ShownBy::Tls | ShownBy::Http) => Proof::TlsOrHttp,
+                None | Some(ShownBy::Tls | ShownBy::Http | ShownBy::Quic) => Proof::Shown,
                 Some(ShownBy::Ssh) => Proof::Ssh,
                 Some(ShownBy::EncryptedHello | ShownBy::Unknown) => Proof::Address,
             };
-            let protocol = (proof != Proof::TlsOrHttp).then_some(ask.protocol);
+            let protocol = (proof != Proof::Shown).then_some(ask.protocol);
             Rule { what: Pattern::Name(Glob(name.as_str().into())), ports, protocol, proof }
         };
         let net = Pattern::Net(Cidr::host(ask.to.ip()));
@@ -463,9 +462,9 @@ pub struct Rule {
 /// The way in which a connection shows the name that permits it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Proof {
-    /// TLS or HTTP must show the name: the rule has no prefix.
+    /// TLS, HTTP or QUIC must show the name: the rule has no prefix.
     #[default]
-    TlsOrHttp,
+    Shown,
     /// `tls:`: TLS must show the name, by the server name of its ClientHello.
     Tls,
     /// `http:`: HTTP must show the name, by the `Host` line of each request.
@@ -488,7 +487,7 @@ impl Proof {
     /// Whether what a connection shows is this proof.
     fn accepts(self, by: ShownBy) -> bool {
         match self {
-            Self::TlsOrHttp => matches!(by, ShownBy::Tls | ShownBy::Http),
+            Self::Shown => matches!(by, ShownBy::Tls | ShownBy::Http | ShownBy::Quic),
             Self::Tls => by == ShownBy::Tls,
             Self::Http => by == ShownBy::Http,
             Self::Ssh => by == ShownBy::Ssh,
@@ -680,7 +679,7 @@ impl FromStr for Rule {
         }
         let what = pattern(what).ok_or_else(|| RuleError::What(what.into()))?;
         let is_name = matches!(what, Pattern::Name(_));
-        if !is_name && !matches!(proof, Proof::TlsOrHttp | Proof::Address) {
+        if !is_name && !matches!(proof, Proof::Shown | Proof::Address) {
             return Err(RuleError::NoName(text.into()));
         }
         let proof = if is_name { proof } else { Proof::default() };

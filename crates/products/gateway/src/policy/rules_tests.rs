@@ -559,7 +559,7 @@ fn a_flow_that_only_a_name_permits_must_show_one() {
 fn a_flow_may_show_a_permitted_name_that_leads_to_its_address() {
     let rules = allow(&["a.org", "*.cdn.example:443"]);
     let names = ["a.org", "x.cdn.example", "b.org"];
-    for by in [ShownBy::Tls, ShownBy::Http] {
+    for by in [ShownBy::Tls, ShownBy::Http, ShownBy::Quic] {
         assert!(shows(&rules, &names, by, "a.org"));
         assert!(shows(&rules, &names, by, "x.cdn.example"));
         // Not permitted; permitted for another address; none.

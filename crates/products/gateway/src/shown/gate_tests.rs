@@ -33,13 +33,18 @@ pub(super) fn records(message: &[u8], most: usize) -> Vec<u8> {
     message.chunks(most.min(message.len())).flat_map(record).collect()
 }
 
-/// A ClientHello with a server name.
-fn client_hello(name: &str) -> Vec<u8> {
+/// The handshake message of a ClientHello with a server name.
+pub(super) fn named_hello(name: &str) -> Vec<u8> {
     let mut data = ((name.len() + 3) as u16).to_be_bytes().to_vec();
     data.push(0);
     data.extend((name.len() as u16).to_be_bytes());
     data.extend(name.as_bytes());
-    records(&hello(&[(0, data)]), usize::MAX)
+    hello(&[(0, data)])
+}
+
+/// A ClientHello with a server name, in a record.
+fn client_hello(name: &str) -> Vec<u8> {
+    records(&named_hello(name), usize::MAX)
 }
 
 const DATA: &[u8] = &[23, 3, 3, 0, 3, 1, 2, 3];

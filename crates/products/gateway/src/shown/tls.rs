@@ -62,6 +62,15 @@ pub(super) fn client_hello(mut bytes: &[u8]) -> Result<Option<(Shown, usize)>, U
     }
 }
 
+/// Reads a ClientHello without records, as QUIC has it (RFC 9001 section 4).
+pub(super) fn hello(message: &[u8]) -> Result<Shown, Unreadable> {
+    let mut message = Bytes(message);
+    match (message.u8()?, message.u24()?) {
+        (CLIENT_HELLO, len) if len == message.0.len() => shown(message),
+        _ => Err(Unreadable),
+    }
+}
+
 /// Looks at the record behind a ClientHello; `None`: more bytes are needed.
 pub(super) fn following(bytes: &[u8]) -> Result<Option<Following>, Unreadable> {
     let Some(content) = bytes.first() else { return Ok(None) };

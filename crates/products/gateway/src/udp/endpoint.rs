@@ -13,7 +13,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 use super::new_clients::{NewClient, NewClients};
 use crate::context::{Context, FlowRecord, JudgedFlow};
 use crate::limits::{UDP_DNS, UDP_IDLE, UDP_LEAST, UDP_PEERS};
-use crate::request::{Direction, How};
+use crate::request::{Demand, Direction, How};
+use crate::shown::{DatagramGate, Pass};
 use crate::source::Source;
 use crate::sys::datagrams::{self, Sending};
 
@@ -63,6 +64,40 @@ pub(super) struct Peer {
     alias: SocketAddr,
     /// The address that this machine sees.
     pub(super) at: SocketAddr,
+    /// Holds datagrams back until rules have judged the name that they show.
+    gate: Option<Box<DatagramGate>>,
+}
+
+impl Peer {
+    /// Takes a datagram to a peer whose datagrams must show a name. Returns those to be sent; or an error,
+    /// if what they show is refused, which is written down.
+    pub(super) fn take_shown(
+        &mut self,
+        now: Instant,
+        context: &mut Context,
+        datagram: Vec<u8>,
+    ) -> Result<Vec<Vec<u8>>, ()> {
+        let Some(gate) = &mut self.gate else { return Ok(vec![datagram]) };
+        let shown = match gate.put(datagram) {
+            Pass::Send(datagram) => return Ok(vec![datagram]),
+            Pass::Hold => return Ok(Vec::new()),
+            Pass::Judge(shown) if context.permits_shown(now, &self.record.ask, &shown) => {
+                return Ok(gate.permit());
+            }
+            Pass::Judge(shown) => {
+                gate.refuse();
+                shown
+            }
+            Pass::Refuse(shown) => shown,
+        };
+        context.note_mismatch(now, &self.record, &shown);
+        Err(())
+    }
+
+    /// Whether datagrams to the peer must show a name.
+    pub(super) fn has_gate(&self) -> bool {
+        self.gate.is_some()
+    }
 }
 
 impl Endpoint {
@@ -129,12 +164,14 @@ impl Endpoint {
         let record = FlowRecord::new(now, judged.flow, judged.ask);
         record.open(at, context);
         self.only_dns &= at.port() == crate::dns::PORT;
-        self.peers.push_back(Peer { record, alias, at });
+        let gate = (record.ask.demand == Demand::PermittedName)
+            .then(|| Box::new(DatagramGate::new(&context.quic_flows)));
+        self.peers.push_back(Peer { record, alias, at, gate });
     }
 
     /// Makes a removed client a new one again: a later datagram of the guest to it is still an answer.
     fn demote_to_new_client(&mut self, now: Instant, peer: &Peer, context: &Context) {
-        let Peer { record: FlowRecord { flow, ask, .. }, alias, at } = peer;
+        let Peer { record: FlowRecord { flow, ask, .. }, alias, at, .. } = peer;
         if ask.direction == Direction::In {
             let judged = JudgedFlow { flow: *flow, ask: ask.clone(), to: Ok(ask.to) };
             self.add_client(now, judged, (*alias, *at), false, context);
@@ -247,12 +284,23 @@ impl Endpoint {
         how: Sending,
         dont_fragment: bool,
     ) -> io::Result<usize> {
+        self.send_behind(&[], frags, how, dont_fragment)
+    }
+
+    /// As [`send`](Self::send), with bytes in front.
+    pub(super) fn send_behind<'a>(
+        &mut self,
+        front: &[u8],
+        frags: impl Iterator<Item = &'a pagewire::memory::Frag>,
+        how: Sending,
+        dont_fragment: bool,
+    ) -> io::Result<usize> {
         if self.dont_fragment != Some(dont_fragment) {
             let v6 = self.guest.is_ipv6();
             datagrams::set_dont_fragment(self.socket.as_fd(), v6, dont_fragment)?;
             self.dont_fragment = Some(dont_fragment);
         }
-        datagrams::send(self.socket.as_fd(), &[], frags, how)
+        datagrams::send(self.socket.as_fd(), front, frags, how)
     }
 
     /// The time since the last datagram in either direction.

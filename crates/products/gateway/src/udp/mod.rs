@@ -174,8 +174,13 @@ impl Udp {
             Err(Some(why)) => return errors::send_error(now, stack, &flow, (why, None)),
         };
         let Some(endpoint) = self.endpoints.get_mut(at as usize) else { return };
-        let Some(to) = endpoint.peer(message.to).map(|peer| peer.at) else { return };
+        let Some(peer) = endpoint.peer(message.to) else { return };
+        let to = peer.at;
         let hop_limit = Some(message.hop_limit - 1);
+        if peer.has_gate() {
+            let how = Sending { to, segment: None, hop_limit };
+            return send_shown(now, stack, context, endpoint, message, how);
+        }
         let mut send = |part: &FragVec, segment| {
             let how = Sending { to, segment, hop_limit };
             // A pending error of an earlier datagram fails one call.
@@ -523,6 +528,65 @@ fn add_client(
 fn count(bytes: usize, segment: Option<u16>) -> u64 {
     segment.filter(|&n| n > 0).map_or(1, |n| bytes.div_ceil(n.into())) as u64
 }
+
+/// Sends a message to a peer whose datagrams must show a name: each datagram by itself, and those with Initial
+/// packets as the copy that was judged. Others go by reference, but for their first byte, which says that they are.
+fn send_shown(
+    now: Instant,
+    stack: &mut Stack,
+    context: &mut Context,
+    endpoint: &mut Endpoint,
+    message: &UdpMessage,
+    how: Sending,
+) {
+    let mut ledger = CopyLedger::new();
+    let mut copy = |part: &FragVec, n: usize| {
+        let mut bytes = vec![0; n];
+        let mut at = 0;
+        for frag in part {
+            let room = bytes.get_mut(at..).unwrap_or_default();
+            at += frag.copy_to(0, room, &mut ledger, CopyReason::AppRead);
+        }
+        bytes
+    };
+    let (mut sent, mut refused) = (0, false);
+    for (mut part, _) in
+        SendBatches::apart(message.payload.clone(), message.segment.unwrap_or(u16::MAX))
+    {
+        let mut bytes = copy(&part, 1);
+        if bytes.iter().any(|first| first & LONG_HEADER != 0) {
+            bytes = copy(&part, part.iter().map(Frag::len).sum());
+            part = FragVec::new();
+        } else if let Some(first) = part.first_mut() {
+            let _ = first.split_to(1);
+        }
+        let Some(peer) = endpoint.peer(message.to) else { break };
+        let Ok(datagrams) = peer.take_shown(now, context, bytes) else {
+            refused = true;
+            continue;
+        };
+        for bytes in datagrams {
+            match endpoint.send_behind(&bytes, part.iter(), how, message.dont_fragment) {
+                Ok(n) => {
+                    sent += n;
+                    context.counters.datagrams_out += 1;
+                }
+                Err(_) => context.counters.datagrams_lost += 1,
+            }
+        }
+    }
+    endpoint.note_sent(now, message.to, sent);
+    stack.ledger_mut().add(&ledger);
+    stack.ledger_mut().note(CopyReason::SocketTx, sent);
+    context.counters.bytes_out += sent as u64;
+    if refused {
+        let why = (Unreachable::Prohibited, None);
+        errors::send_error(now, stack, &Flow::udp(message.from, message.to), why);
+    }
+}
+
+/// Set in the first byte of a packet with a long header (RFC 9000 section 17.2).
+const LONG_HEADER: u8 = 0x80;
 
 /// The messages to the kernel for a message of the guest: mostly one.
 struct SendBatches<'a> {
