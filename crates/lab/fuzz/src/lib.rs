@@ -44,6 +44,9 @@ pub fn replay(target: &str, data: &[u8]) -> bool {
         "ndp" => ndp,
         "posix_calls" => |data| _ = posix_calls(data),
         "ring_words" => |data| _ = ring_words(data),
+        "rule" => rule,
+        "shown_datagrams" => shown_datagrams,
+        "shown_stream" => shown_stream,
         "stack_frames" => |data| _ = stack_frames(data),
         "tap_frame" => tap_frame,
         "tcp_connection" => |data| _ = tcp_connection(data),
@@ -74,6 +77,32 @@ pub fn dns_message(data: &[u8]) {
     let at = usize::from(u16::from_be_bytes(*len)).min(rest.len());
     let (query, answer) = rest.split_at(at);
     pagewire_gateway::fuzzing::dns_message(query, answer);
+}
+
+/// The text of a gateway's rule.
+pub fn rule(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        pagewire_gateway::fuzzing::rule(text);
+    }
+}
+
+/// A connection that must show a name: the size of its pieces, whether the far side agrees to changes of protocol,
+/// and its bytes.
+pub fn shown_stream(data: &[u8]) {
+    let Some((&[piece, switches], bytes)) = data.split_first_chunk() else { return };
+    pagewire_gateway::fuzzing::shown(bytes, piece.into(), switches & 1 != 0);
+}
+
+/// Datagrams of a flow that must show a name: each behind its length.
+pub fn shown_datagrams(data: &[u8]) {
+    let mut rest = data;
+    let datagrams = std::iter::from_fn(|| {
+        let (len, behind) = rest.split_first_chunk()?;
+        let (datagram, behind) = behind.split_at(behind.len().min(u16::from_be_bytes(*len).into()));
+        rest = behind;
+        Some(datagram)
+    });
+    pagewire_gateway::fuzzing::shown_datagrams(datagrams);
 }
 
 /// A guest's frames on a link that configures it: of each the length, how much of it is in the

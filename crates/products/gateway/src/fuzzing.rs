@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 use std::net::Ipv6Addr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use pagewire::device::{PacketBuf, TxChecksum};
 use pagewire::memory::{CopyLedger, Frag};
@@ -10,6 +12,10 @@ use pagewire::{Device, Pair};
 
 use crate::autoconf::{Autoconf, AutoconfConfig};
 use crate::dns::query::{BadQuery, Code, Query, refuse};
+use crate::limits::{HELD, HELD_DATAGRAMS};
+use crate::policy::Rule;
+use crate::request::{Demand, Shown};
+use crate::shown::{DatagramGate, Gate, Next, Pass};
 
 /// Reads any bytes as a query and as its answer, and answers it in every way.
 pub fn dns_message(query: &[u8], answer: &[u8]) {
@@ -58,5 +64,75 @@ pub fn autoconf<'a>(frames: impl IntoIterator<Item = (&'a [u8], usize)>) {
         let _ = guest.receive(now, &mut back, 8, &mut ledger);
         // There may be one more frame than answers: the first advertisement to all nodes.
         assert!(stack.len() + back.len() <= 2, "a frame became several");
+    }
+}
+
+/// The text of a rule: what parses prints as text that parses to the same.
+pub fn rule(text: &str) {
+    if let Ok(rule) = text.parse::<Rule>() {
+        assert_eq!(rule.to_string().parse::<Rule>(), Ok(rule), "what we print, we parse");
+    }
+}
+
+/// The bytes of a connection that must show `a.org`, in pieces of at most `piece` bytes. The far side agrees to changes
+/// of protocol, or does not. Whatever the pieces, the same bytes pass, from the front on.
+pub fn shown(bytes: &[u8], piece: usize, switches: bool) {
+    let passed = pass(bytes, piece.max(1), switches);
+    assert!(bytes.starts_with(&passed), "other bytes pass than came");
+    assert_eq!(passed, pass(bytes, usize::MAX, switches), "pieces change what passes");
+}
+
+fn is_permitted(shown: &Shown) -> bool {
+    shown.name.as_ref().is_some_and(|name| name.as_str() == "a.org")
+}
+
+fn pass(bytes: &[u8], piece: usize, switches: bool) -> Vec<u8> {
+    let (mut left, mut passed) = (bytes, Vec::new());
+    let account = Arc::default();
+    let Some(mut gate) = Gate::new(Demand::PermittedName, &account) else { return passed };
+    loop {
+        assert!(account.load(Ordering::Relaxed) <= HELD, "more is held than may be");
+        match gate.next() {
+            Next::Send => {
+                let n = gate.passing().len().min(piece);
+                passed.extend_from_slice(gate.passing().get(..n).unwrap_or_default());
+                gate.note_sent(n);
+            }
+            Next::Pass(_) | Next::Read(_) if left.is_empty() => return passed,
+            Next::Pass(most) => {
+                let (front, rest) = left.split_at(left.len().min(piece).min(most as usize));
+                passed.extend_from_slice(front);
+                gate.note_passed(front.len() as u64);
+                left = rest;
+            }
+            Next::Read(room) => {
+                let (front, rest) = left.split_at(left.len().min(piece).min(room));
+                gate.put(front);
+                left = rest;
+            }
+            Next::Judge(shown) if is_permitted(&shown) => gate.permit(),
+            Next::Judge(_) => gate.refuse(),
+            Next::Wait => gate.answered(switches),
+            Next::Open => {
+                passed.extend_from_slice(left);
+                return passed;
+            }
+            Next::Refuse(_) => return passed,
+        }
+    }
+}
+
+/// Datagrams of a flow that must show `a.org` by QUIC.
+pub fn shown_datagrams<'a>(datagrams: impl Iterator<Item = &'a [u8]>) {
+    let mut gate = DatagramGate::new(&Arc::default());
+    for datagram in datagrams {
+        match gate.put(datagram.to_vec()) {
+            Pass::Judge(shown) if is_permitted(&shown) => {
+                assert!(gate.permit().len() <= HELD_DATAGRAMS + 1, "more is held than may be");
+            }
+            Pass::Judge(_) => gate.refuse(),
+            Pass::Send(same) => assert_eq!(same, datagram),
+            Pass::Hold | Pass::Refuse(_) => {}
+        }
     }
 }

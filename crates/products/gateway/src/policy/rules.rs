@@ -722,7 +722,9 @@ fn is_plain(name: &Name) -> bool {
 }
 
 fn pattern(what: &str) -> Option<Pattern> {
-    if what == "host" {
+    let lower = what.to_ascii_lowercase();
+    let lower = lower.trim_end_matches('.');
+    if lower == "host" {
         return Some(Pattern::Host);
     }
     if let Ok(addr) = what.parse() {
@@ -731,12 +733,11 @@ fn pattern(what: &str) -> Option<Pattern> {
     if what.contains('/') {
         return what.parse().ok().map(Pattern::Net);
     }
-    let lower = what.to_ascii_lowercase();
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.*".contains(c);
     // An address with a mistake in it is no name.
     let only_digits = !what.contains(|c: char| c.is_ascii_alphabetic() || c == '*');
     let named = lower.chars().all(plain) && !only_digits;
-    named.then(|| Pattern::Name(Glob(lower.trim_end_matches('.').into())))
+    named.then(|| Pattern::Name(Glob(lower.into())))
 }
 
 impl fmt::Display for Rule {
@@ -745,6 +746,9 @@ impl fmt::Display for Rule {
             *proof == self.proof && *protocol == self.protocol
         };
         let prefix = Proof::ALL.iter().find(has);
+        // In front of ports, such a name would be taken for a prefix.
+        let is_prefix =
+            |glob: &str| Proof::ALL.iter().any(|(word, ..)| word.strip_suffix(':') == Some(glob));
         f.write_str(prefix.map_or("", |(prefix, ..)| prefix))?;
         match &self.what {
             Pattern::Net(net) if net.addr().is_ipv6() && self.ports.is_some() => {
@@ -754,6 +758,9 @@ impl fmt::Display for Rule {
             Pattern::Net(net) if *net == Cidr::host(net.addr()) => write!(f, "{}", net.addr())?,
             Pattern::Net(net) => write!(f, "{net}")?,
             Pattern::Host => f.write_str("host")?,
+            Pattern::Name(Glob(glob)) if prefix.is_none() && is_prefix(glob) => {
+                write!(f, "[{glob}]")?
+            }
             Pattern::Name(Glob(glob)) => f.write_str(glob)?,
         }
         match self.ports {

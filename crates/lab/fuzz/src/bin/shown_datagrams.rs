@@ -1,0 +1,4 @@
+//! Feeds `shown_datagrams`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| pagewire_fuzz::shown_datagrams(data));
