@@ -202,6 +202,9 @@ fn behind_a_wish_for_another_protocol_the_answer_decides() {
         gate.answered(switches);
         assert_eq!(gate.next(), expected);
     }
+    // HTTP/2 would name others, and its first bytes are no request.
+    let http2 = b"GET / HTTP/1.1\r\nHost: a.org\r\nUpgrade: h2c\r\n\r\n";
+    refuses_behind(http2, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
     // Behind another request the change is not followed.
     refuses_behind(&[GET, wish].concat(), &[0x81, 5, b'h', b'e', b'l', b'l', b'o']);
 }

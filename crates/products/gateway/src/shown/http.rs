@@ -15,7 +15,7 @@ pub(super) struct Head {
     /// The host that the request is for.
     pub(super) name: Name,
     pub(super) body: Body,
-    /// The client asks for another protocol on this connection (RFC 9110 section 7.8).
+    /// The client asks for WebSocket on this connection (RFC 9110 section 7.8, RFC 6455 section 4.1).
     pub(super) upgrade: bool,
 }
 
@@ -83,7 +83,8 @@ pub(super) fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Unreadable> {
             }
             chunked = true;
         } else if is("upgrade") {
-            upgrade = true;
+            // Other protocols, HTTP/2 among them, have requests of their own, for other names.
+            upgrade = header.value.eq_ignore_ascii_case(b"websocket");
         }
     }
     let name = host.ok_or(Unreadable)?;

@@ -99,9 +99,14 @@ fn a_body_whose_end_is_not_certain_is_unreadable() {
 }
 
 #[test]
-fn a_wish_for_another_protocol_is_seen() {
-    let text = "GET / HTTP/1.1\r\nHost: a.org\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-    assert!(read(text).unwrap().unwrap().0.upgrade);
+fn a_wish_for_websocket_is_seen_and_no_other() {
+    let wish = |protocol: &str| {
+        let lines = format!("Host: a.org\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n");
+        read(&format!("GET / HTTP/1.1\r\n{lines}\r\n")).unwrap().unwrap().0.upgrade
+    };
+    assert!(wish("websocket") && wish("WebSocket"));
+    // Requests of HTTP/2 would follow, for any name.
+    assert!(!wish("h2c") && !wish("websocket, h2c") && !wish("x"));
 }
 
 #[test]
