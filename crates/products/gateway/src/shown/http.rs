@@ -64,7 +64,7 @@ pub(super) fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Unreadable> {
         Ok(Status::Complete(n)) if n == bytes.len() => {}
         _ => return Err(Unreadable),
     }
-    let (mut host, mut length, mut chunked, mut upgrade) = (None, None, false, false);
+    let (mut host, mut length, mut chunked, mut upgrade) = (None, None, false, None);
     for header in request.headers.iter() {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         if is("host") {
@@ -84,7 +84,10 @@ pub(super) fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Unreadable> {
             chunked = true;
         } else if is("upgrade") {
             // Other protocols, HTTP/2 among them, have requests of their own, for other names.
-            upgrade = header.value.eq_ignore_ascii_case(b"websocket");
+            let websocket = header.value.eq_ignore_ascii_case(b"websocket");
+            if upgrade.replace(websocket).is_some() {
+                return Err(Unreadable);
+            }
         }
     }
     let name = host.ok_or(Unreadable)?;
@@ -99,6 +102,7 @@ pub(super) fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Unreadable> {
         (true, None) => Body::Chunked,
         (false, length) => Body::Bytes(length.unwrap_or(0)),
     };
+    let upgrade = upgrade.unwrap_or(false);
     Ok(Some((Head { name, body, upgrade }, bytes.len())))
 }
 

@@ -57,6 +57,7 @@ fn heads_that_servers_could_read_in_two_ways_are_unreadable() {
         "GET / HTTP/1.1\r\nHost : a.org\r\n\r\n",
         "GET / HTTP/1.1\r\nX: y\r\n Host: b.org\r\nHost: a.org\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a.org, b.org\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a.org\r\nUpgrade: h2c\r\nUpgrade: websocket\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a.org\0b.org\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a.org:80:b.org\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: user@a.org\r\n\r\n",
