@@ -743,7 +743,7 @@ fn pattern(what: &str) -> Option<Pattern> {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let has = |(_, proof, protocol): &&(&str, Proof, Option<Protocol>)| {
-            *proof == self.proof && *protocol == self.protocol
+            *proof == self.proof && (*proof != Proof::Address || *protocol == self.protocol)
         };
         let prefix = Proof::ALL.iter().find(has);
         // In front of ports, such a name would be taken for a prefix.

@@ -343,14 +343,19 @@ impl Relay {
         if self.sweep_at.is_none_or(|at| at > now) {
             return;
         }
-        let (mut over, mut pairs) = (Vec::new(), 0);
+        let (mut over, mut opened, mut pairs) = (Vec::new(), Vec::new(), 0);
         for (at, (_, flow)) in &mut self.flows {
             if let Flow::Pair(pair) = flow {
                 pairs += 1;
                 if pair.check_age(now, stack, self.setup.idle) {
                     over.push(at as u32);
+                } else if pair.stop_waiting() {
+                    opened.push(at as u32);
                 }
             }
+        }
+        for at in opened {
+            self.list(at);
         }
         for at in over {
             self.end(now, stack, at, Step::ResetHost(How::Idle));

@@ -203,11 +203,10 @@ impl Pair {
                 Step::ResetGuest(self.how)
             }
             Ok(()) if self.flags.contains(ended) => Step::Finished,
-            Ok(()) => match self.gate.as_mut().map(|gate| gate.next()) {
-                Some(Next::Judge(shown)) => Step::Judge(shown),
-                Some(Next::Refuse(shown)) => Step::Mismatch(shown),
-                _ if self.has_more() => Step::Again,
-                _ => Step::Wait,
+            Ok(()) => match self.ask_gate() {
+                Some(step) => step,
+                None if self.has_more() => Step::Again,
+                None => Step::Wait,
             },
         }
     }
@@ -224,6 +223,23 @@ impl Pair {
         self.flags.contains(Flags::GUEST_IN | Flags::HOST_OUT)
             && !self.flags.contains(Flags::OUT_ENDED)
             && !self.awaits_answer()
+    }
+
+    /// The step that the gate asks for, while bytes of the guest can still go out.
+    fn ask_gate(&mut self) -> Option<Step> {
+        if self.flags.contains(Flags::OUT_ENDED) {
+            return None;
+        }
+        match self.gate.as_mut()?.next() {
+            Next::Judge(shown) => Some(Step::Judge(shown)),
+            Next::Refuse(shown) => Some(Step::Mismatch(shown)),
+            _ => None,
+        }
+    }
+
+    /// Ends the wait for more of a message, if the connection needs no name. `true`: there is work.
+    pub(super) fn stop_waiting(&mut self) -> bool {
+        self.gate.as_mut().is_some_and(|gate| gate.stop_waiting())
     }
 
     /// Whether the guest's bytes wait for the far side's answer.

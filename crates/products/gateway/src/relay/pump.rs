@@ -35,7 +35,8 @@ impl Pair {
         let mut moved = 0;
         while moved < RELAY_BURST {
             let Some(most) = self.pass_gate(now, stack, &mut moved)? else { break };
-            if !self.can_pump_out() {
+            // The gate has moved bytes, too.
+            if moved >= RELAY_BURST || !self.can_pump_out() {
                 break;
             }
             if self.urgent_out.is_some() {
@@ -52,7 +53,7 @@ impl Pair {
                 let done = written.insert(sys::write_parts(fd, parts));
                 done.as_ref().map_or(0, |written| written.bytes)
             };
-            let lend = Lend { max: most.min(RELAY_BURST.saturating_sub(moved)), give };
+            let lend = Lend { max: most.min(RELAY_BURST - moved), give };
             let mut tcp = stack.tcp(self.tcp)?;
             let taken = tcp.recv(now, lend, flags);
             counters.writes += u64::from(written.is_some());
@@ -116,11 +117,13 @@ impl Pair {
         stack: &mut Stack,
         moved: &mut usize,
     ) -> Result<Option<usize>, Broken> {
-        while !self.flags.contains(Flags::OUT_ENDED) {
+        while *moved < RELAY_BURST && !self.flags.contains(Flags::OUT_ENDED) {
             let Some(gate) = &mut self.gate else { return Ok(Some(usize::MAX)) };
             match gate.next() {
                 Next::Open => self.gate = None,
                 Next::Pass(most) => return Ok(Some(most.try_into().unwrap_or(usize::MAX))),
+                // The far side's stream has ended: it gives no answer.
+                Next::Wait if self.flags.contains(Flags::IN_ENDED) => gate.answered(false),
                 Next::Judge(_) | Next::Refuse(_) | Next::Wait => return Ok(None),
                 Next::Send if !self.flags.contains(Flags::HOST_OUT) => return Ok(None),
                 Next::Read(_) if !self.flags.contains(Flags::GUEST_IN) => return Ok(None),
@@ -150,7 +153,7 @@ impl Pair {
         let mut tcp = stack.tcp(self.tcp)?;
         match tcp.recv(now, &mut *bytes, RecvFlags::STOP_AT_URGENT) {
             Ok(0) if gate.is_empty() => self.end_out(),
-            Ok(0) => gate.refuse(),
+            Ok(0) => gate.end(),
             Ok(n) => gate.put(bytes.get(..n).unwrap_or_default()),
             // An urgent byte would pass by the judge.
             Err(Error::WouldBlock) if tcp.at_urgent_mark() => gate.refuse(),
@@ -160,12 +163,19 @@ impl Pair {
         Ok(())
     }
 
-    /// Looks at the far side's answer to a request for another protocol. `false`: there is too little of it.
-    fn look_at_answer(&mut self) -> bool {
+    /// Looks at the far side's answer to a request for WebSocket, of which `moved` bytes went on in this turn. `false`:
+    /// there is too little of it.
+    fn look_at_answer(&mut self, moved: usize) -> bool {
         const SWITCHES: &[u8] = b"HTTP/1.1 101";
         let Some(gate) = self.gate.as_mut().filter(|gate| gate.awaits_answer()) else {
             return true;
         };
+        // An answer that began before the request was whole, or that an urgent byte cuts, is none that agrees.
+        let is_first = self.record.bytes_in == 0 && moved == 0;
+        if !is_first || self.flags.contains(Flags::HOST_URGENT) {
+            gate.answered(false);
+            return true;
+        }
         let mut start = [0; SWITCHES.len()];
         let flags = KernelRecv::PEEK | KernelRecv::DONTWAIT;
         let (len, _) = rustix::net::recv(&self.socket, &mut start, flags).unwrap_or_default();
@@ -211,7 +221,7 @@ impl Pair {
     ) -> Result<(), Broken> {
         let mut moved = 0;
         while moved < most && self.can_pump_in() {
-            if !self.look_at_answer() {
+            if !self.look_at_answer(moved) {
                 break;
             }
             if self.flags.contains(Flags::HOST_URGENT) && !self.pass_urgent_in(now, stack)? {

@@ -14,7 +14,7 @@ use crate::limits::{HELD, HELD_OF_GUEST, HELD_READ};
 pub(crate) struct Gate {
     demand: Demand,
     /// Bytes of the guest that were not sent yet.
-    held: Vec<u8>,
+    pub(super) held: Vec<u8>,
     /// The first of `held`, which may be sent.
     passing: usize,
     state: State,
@@ -32,24 +32,19 @@ enum State {
     /// The first of the connection: the protocol is not known yet.
     First,
     ClientHello,
-    /// Records behind a ClientHello.
-    Following,
+    /// Records behind a ClientHello, which may be early data.
+    Following {
+        early: bool,
+    },
     Head {
         is_first: bool,
     },
     /// Bytes of a body, and the state behind.
     Body(u64, Behind),
-    /// The line in front of a chunk, the line end behind its data, and the lines behind the last chunk
-    /// (RFC 9112 section 7.1); `answer` as in [`Behind`].
-    ChunkLine {
-        answer: bool,
-    },
-    ChunkEnd {
-        answer: bool,
-    },
-    Trailer {
-        answer: bool,
-    },
+    /// The line in front of a chunk, and the line ends behind its data and behind the last chunk (RFC 9112 section 7.1).
+    ChunkLine,
+    ChunkEnd,
+    LastChunkEnd,
     /// The far side's answer comes first: it says whether the protocol changes.
     Answer,
     /// Everything passes.
@@ -58,13 +53,15 @@ enum State {
     Shut,
 }
 
-/// What follows the bytes of a body.
+/// What follows bytes that pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Behind {
-    /// They are a chunk's: the body goes on.
-    chunk: bool,
-    /// The request asks for another protocol.
-    answer: bool,
+enum Behind {
+    /// The head of the next request.
+    Head,
+    /// The line end behind a chunk's data.
+    ChunkEnd,
+    /// The next record of early data.
+    Following,
 }
 
 /// The caller's next step.
@@ -117,10 +114,11 @@ impl Gate {
             State::Open => Next::Open,
             State::Answer => Next::Wait,
             State::Body(left, _) => Next::Pass(left),
-            _ => match HELD - self.held.len().min(HELD) {
-                0 => Next::Refuse(self.reason()),
-                room => Next::Read(room.min(HELD_READ)),
-            },
+            _ if self.held.len() >= HELD => {
+                self.fail();
+                self.next()
+            }
+            _ => Next::Read((HELD - self.held.len()).min(HELD_READ)),
         }
     }
 
@@ -128,9 +126,24 @@ impl Gate {
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         let before = self.account.fetch_add(bytes.len(), Ordering::Relaxed);
         self.held.extend_from_slice(bytes);
-        if before + bytes.len() > HELD_OF_GUEST && self.state != State::Open {
-            self.state = State::Shut;
+        if before + bytes.len() > HELD_OF_GUEST {
+            self.fail();
         }
+    }
+
+    /// The guest's stream ends within a message.
+    pub(crate) fn end(&mut self) {
+        self.fail();
+    }
+
+    /// Has everything pass of a connection that needs no name, and waits for more of a message for a while: perhaps
+    /// the protocol is another. Returns whether there was one.
+    pub(crate) fn stop_waiting(&mut self) -> bool {
+        let waits = self.demand == Demand::NoDeniedName && !self.held.is_empty();
+        if waits && self.passing == 0 && self.judged.is_none() {
+            return self.fail();
+        }
+        false
     }
 
     /// Bytes that may be sent.
@@ -144,6 +157,7 @@ impl Gate {
         self.held.drain(..n);
         self.passing -= n;
         self.account.fetch_sub(n, Ordering::Relaxed);
+        self.held.shrink_to(HELD_READ);
         if self.held.is_empty() {
             self.held = Vec::new();
         }
@@ -190,7 +204,7 @@ impl Gate {
     /// The reason of a refusal.
     fn reason(&self) -> Shown {
         let by = match self.state {
-            State::ClientHello | State::Following => ShownBy::Tls,
+            State::ClientHello | State::Following { .. } => ShownBy::Tls,
             State::First | State::Open | State::Shut => ShownBy::Unknown,
             _ => ShownBy::Http,
         };
@@ -205,8 +219,11 @@ impl Gate {
         while self.judged.is_none() && self.step().unwrap_or_else(|Unreadable| self.fail()) {}
     }
 
-    /// A message that cannot be read: it shows no name.
+    /// A message that cannot be read, or is too long: it shows no name. Returns whether that opens the gate.
     fn fail(&mut self) -> bool {
+        if self.state == State::Shut || self.state == State::Open {
+            return self.state == State::Open;
+        }
         if self.demand == Demand::NoDeniedName {
             self.state = State::Open;
             return true;
@@ -222,9 +239,9 @@ impl Gate {
         let bytes = self.held.get(self.passing..).unwrap_or_default();
         if let State::Body(0, behind) = self.state {
             self.state = match behind {
-                Behind { chunk: true, answer } => State::ChunkEnd { answer },
-                Behind { answer: true, .. } => State::Answer,
-                _ => State::Head { is_first: false },
+                Behind::Head => State::Head { is_first: false },
+                Behind::ChunkEnd => State::ChunkEnd,
+                Behind::Following => State::Following { early: true },
             };
             return Ok(true);
         }
@@ -242,18 +259,23 @@ impl Gate {
                 0
             }
             State::ClientHello => {
-                let Some((shown, n)) = tls::client_hello(bytes)? else { return Ok(false) };
-                self.found(shown, n, State::Following);
+                let Some((hello, n)) = tls::client_hello(bytes)? else { return Ok(false) };
+                self.found(hello.shown, n, State::Following { early: hello.early });
                 0
             }
-            State::Following => match tls::following(bytes)? {
+            State::Following { early } => match tls::following(bytes)? {
                 None => return Ok(false),
                 Some(Following::Passes(n)) => n,
+                // RFC 8446 section 4.2.10: a server that asks for another ClientHello skips early data.
+                Some(Following::Data(n)) if early => {
+                    self.state = State::Body(n, Behind::Following);
+                    0
+                }
                 Some(Following::ClientHello) => {
                     self.state = State::ClientHello;
                     0
                 }
-                Some(Following::Last) => {
+                Some(Following::Data(_) | Following::Last) => {
                     self.state = State::Open;
                     0
                 }
@@ -265,11 +287,12 @@ impl Gate {
                 let Some((Head { name, body, upgrade }, n)) = http::head(bytes)? else {
                     return Ok(false);
                 };
-                // Behind other requests nobody knows which answer is this one's: such a change is not followed.
-                let answer = upgrade && is_first;
                 let state = match body {
-                    Body::Bytes(left) => State::Body(left, Behind { chunk: false, answer }),
-                    Body::Chunked => State::ChunkLine { answer },
+                    // Behind other requests nobody knows which answer is this one's, and behind a body the answer may
+                    // have begun before: such a change is not followed.
+                    Body::Bytes(0) if upgrade && is_first => State::Answer,
+                    Body::Bytes(left) => State::Body(left, Behind::Head),
+                    Body::Chunked => State::ChunkLine,
                 };
                 self.found(Shown { by: ShownBy::Http, name: Some(name) }, n, state);
                 0
@@ -279,27 +302,24 @@ impl Gate {
                 self.state = State::Body(left - n as u64, behind);
                 n
             }
-            State::ChunkLine { answer } => {
+            State::ChunkLine => {
                 let Some((size, n)) = http::chunk(bytes)? else { return Ok(false) };
                 self.state = match size {
-                    0 => State::Trailer { answer },
-                    size => State::Body(size, Behind { chunk: true, answer }),
+                    0 => State::LastChunkEnd,
+                    size => State::Body(size, Behind::ChunkEnd),
                 };
                 n
             }
-            State::ChunkEnd { answer } => {
+            // Trailers are refused: servers have taken them for a request.
+            State::ChunkEnd | State::LastChunkEnd => {
                 let Some((line, n)) = http::line(bytes)? else { return Ok(false) };
                 if !line.is_empty() {
                     return Err(Unreadable);
                 }
-                self.state = State::ChunkLine { answer };
-                n
-            }
-            State::Trailer { answer } => {
-                let Some((line, n)) = http::line(bytes)? else { return Ok(false) };
-                if line.is_empty() {
-                    self.state = State::Body(0, Behind { chunk: false, answer });
-                }
+                self.state = match self.state {
+                    State::ChunkEnd => State::ChunkLine,
+                    _ => State::Head { is_first: false },
+                };
                 n
             }
             State::Open => bytes.len(),

@@ -102,6 +102,13 @@ pub(super) fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Unreadable> {
         (true, None) => Body::Chunked,
         (false, length) => Body::Bytes(length.unwrap_or(0)),
     };
+    // RFC 9110 section 9.3.1: such a body "might lead some implementations to reject the request", and others take it for
+    // the next one.
+    if matches!(request.method, Some("GET" | "HEAD" | "OPTIONS" | "TRACE"))
+        && body != Body::Bytes(0)
+    {
+        return Err(Unreadable);
+    }
     let upgrade = upgrade.unwrap_or(false);
     Ok(Some((Head { name, body, upgrade }, bytes.len())))
 }
@@ -109,11 +116,15 @@ pub(super) fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Unreadable> {
 /// Whether the target of a request is of this host (RFC 9112 section 3.2): a path, `*`, or a whole address, whose
 /// host counts and not the `Host` line.
 fn target_is_of(target: &str, name: &Name) -> Result<bool, Unreadable> {
+    // A fragment is none, and two slashes begin an address for some.
+    if target.contains('#') || target.starts_with("//") {
+        return Err(Unreadable);
+    }
     if target.starts_with('/') || target == "*" {
         return Ok(true);
     }
     let (_, rest) = target.split_once("://").ok_or(Unreadable)?;
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let end = rest.find('/').unwrap_or(rest.len());
     let host = rest.get(..end).unwrap_or_default();
     Ok(authority(host.as_bytes())? == *name)
 }
@@ -134,8 +145,16 @@ fn authority(bytes: &[u8]) -> Result<Name, Unreadable> {
 pub(super) fn chunk(bytes: &[u8]) -> Result<Option<(u64, usize)>, Unreadable> {
     let Some((line, len)) = line(bytes)? else { return Ok(None) };
     let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
-    let size = number(digits.trim_ascii_end(), 16).ok_or(Unreadable)?;
+    let size = number(trimmed(digits), 16).ok_or(Unreadable)?;
     Ok(Some((size, len)))
+}
+
+/// Without spaces and tabs at the end (RFC 9112 section 7.1.1).
+fn trimmed(mut bytes: &[u8]) -> &[u8] {
+    while let [front @ .., b' ' | b'\t'] = bytes {
+        bytes = front;
+    }
+    bytes
 }
 
 /// The first line without its end, and its bytes with the end; `None`: more bytes are needed.

@@ -33,10 +33,19 @@ fn a_request_in_pieces_needs_its_last_byte() {
 #[test]
 fn a_whole_address_counts_and_must_have_the_same_host() {
     let of = |target: &str| read(&format!("GET {target} HTTP/1.1\r\nHost: a.org\r\n\r\n"));
-    for target in ["http://a.org/x", "http://a.org", "http://A.org:80?q", "*", "//b.org/"] {
+    for target in ["http://a.org/x", "http://a.org", "http://A.org:80/?q", "*", "/x?y"] {
         assert!(of(target).is_ok(), "{target}");
     }
-    for target in ["http://b.org/", "http://a.org@b.org/", "b.org:443", "x", "http://b.org#a.org"] {
+    for target in [
+        "http://b.org/",
+        "http://a.org@b.org/",
+        "b.org:443",
+        "x",
+        "http://b.org#a.org",
+        "//b.org/",
+        "http://a.org?@b.org/",
+        "/#x",
+    ] {
         assert_eq!(of(target), Err(Unreadable), "{target}");
     }
 }
@@ -95,6 +104,10 @@ fn a_body_whose_end_is_not_certain_is_unreadable() {
     ] {
         assert_eq!(body_of(lines), Err(Unreadable), "{lines:?}");
     }
+    for method in ["GET", "HEAD", "OPTIONS", "TRACE"] {
+        let text = format!("{method} / HTTP/1.1\r\nHost: a.org\r\nContent-Length: 1\r\n\r\n");
+        assert_eq!(read(&text), Err(Unreadable), "{method}");
+    }
     let old = "POST / HTTP/1.0\r\nHost: a.org\r\nTransfer-Encoding: chunked\r\n\r\n";
     assert_eq!(read(old), Err(Unreadable));
 }
@@ -115,8 +128,17 @@ fn a_chunk_has_as_many_bytes_as_its_line_says() {
     assert_eq!(chunk(b"1f;name=value\r\nmore"), Ok(Some((31, 15))));
     assert_eq!(chunk(b"0\r\n"), Ok(Some((0, 3))));
     assert_eq!(chunk(b"1F"), Ok(None));
-    for line in ["\r\n", "-1\r\n", "0x1\r\n", "1 f\r\n", "1\n", "1\r2\r\n", "fffffffffffffffff\r\n"]
-    {
+    assert_eq!(chunk(b"5 \t\r\n"), Ok(Some((5, 5))));
+    for line in [
+        "\r\n",
+        "5\x0c\r\n",
+        "-1\r\n",
+        "0x1\r\n",
+        "1 f\r\n",
+        "1\n",
+        "1\r2\r\n",
+        "fffffffffffffffff\r\n",
+    ] {
         assert_eq!(chunk(line.as_bytes()), Err(Unreadable), "{line:?}");
     }
 }

@@ -18,6 +18,20 @@ const CLIENT_HELLO: u8 = 1;
 pub(super) const SERVER_NAME: u16 = 0;
 pub(super) const ENCRYPTED_CLIENT_HELLO: u16 = 0xfe0d;
 
+/// The extension of a ClientHello that early data follows (RFC 8446 section 4.2.10).
+pub(super) const EARLY_DATA: u16 = 42;
+
+/// The content type of data (RFC 8446 section 5.1).
+const APPLICATION_DATA: u8 = 23;
+
+/// A ClientHello, as far as it matters here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) shown: Shown,
+    /// Early data may follow, and another ClientHello behind that.
+    pub(super) early: bool,
+}
+
 /// Longest payload of a record in the clear (RFC 8446 section 5.1).
 const MAX_RECORD: usize = 1 << 14;
 
@@ -29,6 +43,8 @@ const RECORD_HEADER: usize = 5;
 pub(super) enum Following {
     /// A record of this many bytes that may stand in front of another ClientHello.
     Passes(usize),
+    /// A record of data of this many bytes.
+    Data(u64),
     /// The begin of another ClientHello, which answers a HelloRetryRequest.
     ClientHello,
     /// Any other record: no ClientHello in the clear follows.
@@ -37,7 +53,7 @@ pub(super) enum Following {
 
 /// Reads the ClientHello that begins with the first record. Returns its shown name and the bytes of its records;
 /// `None`: more bytes are needed.
-pub(super) fn client_hello(mut bytes: &[u8]) -> Result<Option<(Shown, usize)>, Unreadable> {
+pub(super) fn client_hello(mut bytes: &[u8]) -> Result<Option<(Hello, usize)>, Unreadable> {
     let all = bytes.len();
     let mut message = Vec::new();
     loop {
@@ -57,7 +73,7 @@ pub(super) fn client_hello(mut bytes: &[u8]) -> Result<Option<(Shown, usize)>, U
             have if have < len => {}
             // Nothing else may stand in the record: the client waits for the server's answer.
             have if have > len => return Err(Unreadable),
-            _ => return Ok(Some((shown(header)?, all - bytes.len()))),
+            _ => return Ok(Some((read(header)?, all - bytes.len()))),
         }
     }
 }
@@ -66,7 +82,7 @@ pub(super) fn client_hello(mut bytes: &[u8]) -> Result<Option<(Shown, usize)>, U
 pub(super) fn hello(message: &[u8]) -> Result<Shown, Unreadable> {
     let mut message = Bytes(message);
     match (message.u8()?, message.u24()?) {
-        (CLIENT_HELLO, len) if len == message.0.len() => shown(message),
+        (CLIENT_HELLO, len) if len == message.0.len() => Ok(read(message)?.shown),
         _ => Err(Unreadable),
     }
 }
@@ -88,6 +104,13 @@ pub(super) fn following(bytes: &[u8]) -> Result<Option<Following>, Unreadable> {
         CHANGE_CIPHER_SPEC | ALERT => {
             let Some((_, rest)) = record(bytes)? else { return Ok(None) };
             Ok(Some(Following::Passes(bytes.len() - rest.len())))
+        }
+        APPLICATION_DATA => {
+            let Some([.., high, low]) = bytes.first_chunk::<RECORD_HEADER>() else {
+                return Ok(None);
+            };
+            let len = u16::from_be_bytes([*high, *low]);
+            Ok(Some(Following::Data(RECORD_HEADER as u64 + u64::from(len))))
         }
         _ => Ok(Some(Following::Last)),
     }
@@ -113,7 +136,7 @@ fn record(bytes: &[u8]) -> Result<Option<(Record<'_>, &[u8])>, Unreadable> {
 }
 
 /// The name in the body of a ClientHello (RFC 8446 section 4.1.2).
-fn shown(mut hello: Bytes<'_>) -> Result<Shown, Unreadable> {
+fn read(mut hello: Bytes<'_>) -> Result<Hello, Unreadable> {
     hello.take(2 + 32)?;
     let session = hello.u8()?;
     hello.take(session.into())?;
@@ -121,7 +144,7 @@ fn shown(mut hello: Bytes<'_>) -> Result<Shown, Unreadable> {
     hello.take(suites.into())?;
     let compressions = hello.u8()?;
     hello.take(compressions.into())?;
-    let (mut names, mut is_encrypted) = (None, false);
+    let (mut names, mut is_encrypted, mut early) = (None, false, false);
     // Clients of TLS 1.2 may leave the extensions out.
     if !hello.0.is_empty() {
         let mut extensions = hello.vector()?;
@@ -136,12 +159,15 @@ fn shown(mut hello: Bytes<'_>) -> Result<Shown, Unreadable> {
                 SERVER_NAME if names.is_some() => return Err(Unreadable),
                 SERVER_NAME => names = Some(data),
                 ENCRYPTED_CLIENT_HELLO => is_encrypted = true,
+                EARLY_DATA => early = true,
                 _ => {}
             }
         }
     }
     let by = if is_encrypted { ShownBy::EncryptedHello } else { ShownBy::Tls };
-    let Some(mut names) = names else { return Ok(Shown { by, name: None }) };
+    let Some(mut names) = names else {
+        return Ok(Hello { shown: Shown { by, name: None }, early });
+    };
     // RFC 6066 section 3: a list of names, which "MUST NOT contain more than one name of the same name_type";
     // host names are the only type.
     let mut list = names.vector()?;
@@ -151,7 +177,8 @@ fn shown(mut hello: Bytes<'_>) -> Result<Shown, Unreadable> {
         return Err(Unreadable);
     }
     let name = str::from_utf8(name).map_err(|_| Unreadable)?;
-    Ok(Shown { by, name: Some(name.parse().map_err(|_| Unreadable)?) })
+    let name = Some(name.parse().map_err(|_| Unreadable)?);
+    Ok(Hello { shown: Shown { by, name }, early })
 }
 
 /// Bytes that are read from their front.

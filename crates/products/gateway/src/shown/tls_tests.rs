@@ -23,7 +23,7 @@ fn server_name(name: &[u8]) -> (u16, Vec<u8>) {
 }
 
 fn read(bytes: &[u8]) -> Result<Option<(Shown, usize)>, Unreadable> {
-    client_hello(bytes)
+    Ok(client_hello(bytes)?.map(|(hello, n)| (hello.shown, n)))
 }
 
 #[test]
@@ -71,6 +71,13 @@ fn without_extensions_or_without_a_server_name_nothing_is_shown() {
 fn an_encrypted_client_hello_is_told_from_a_plain_one() {
     let bytes = with(&[(ENCRYPTED_CLIENT_HELLO, vec![0; 40]), server_name(b"a.org")]);
     assert_eq!(read(&bytes).unwrap().unwrap().0, show(ShownBy::EncryptedHello, "a.org"));
+}
+
+#[test]
+fn early_data_is_announced() {
+    let early = |bytes: &[u8]| client_hello(bytes).unwrap().unwrap().0.early;
+    assert!(early(&with(&[(EARLY_DATA, vec![])])));
+    assert!(!early(&with(&[])));
 }
 
 #[test]
@@ -149,7 +156,9 @@ fn behind_a_client_hello_another_one_is_told_from_what_ends_the_handshake_in_the
     assert_eq!(following(&[ALERT, 3, 3, 0, 2, 1, 0, 9]), Ok(Some(Following::Passes(7))));
     // A ClientKeyExchange, and data.
     assert_eq!(following(&[HANDSHAKE, 3, 3, 0, 66, 16]), Ok(Some(Following::Last)));
-    assert_eq!(following(&[23]), Ok(Some(Following::Last)));
+    assert_eq!(following(&[23, 3, 3, 1, 2]), Ok(Some(Following::Data(5 + 258))));
+    assert_eq!(following(&[23, 3, 3, 1]), Ok(None));
+    assert_eq!(following(&[24]), Ok(Some(Following::Last)));
     assert_eq!(following(&[HANDSHAKE, 3, 3, 0]), Ok(None));
     assert_eq!(following(&[HANDSHAKE, 3, 3, 0, 0]), Err(Unreadable));
     assert_eq!(following(&[]), Ok(None));

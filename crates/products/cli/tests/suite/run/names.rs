@@ -66,7 +66,7 @@ fn real_clients_reach_a_permitted_name_and_no_other_at_its_address() {
         // Two requests on one connection, the second one plain.
         "curl -sS http://NAME/file -o /dev/null http://NAME/file",
         "curl -sS --http2 http://NAME/file",
-        "curl -sS -T ca.pem -o /dev/null http://NAME/x -H 'Transfer-Encoding: chunked' http://NAME/file -o /dev/null; \
+        "curl -sS -T ca.pem -o /dev/null http://NAME/x -H 'Transfer-Encoding: chunked'; \
          curl -sS http://NAME/file",
         "SSL_CERT_FILE=ca.pem python3 -c 'import urllib.request as u; print(u.urlopen(\"https://NAME/file\").read().decode())'",
         "NODE_EXTRA_CA_CERTS=ca.pem node -e 'require(\"https\").get(\"https://NAME/file\", r => r.pipe(process.stdout)).on(\"error\", e => { console.error(e); process.exit(1) })'",
@@ -186,4 +186,56 @@ fn a_denied_name_is_refused_wherever_its_address_comes_from() {
     lab.fails(&options, &["sh", "-c", &curl("evil.example")]);
     assert_eq!(events(&lab, "mismatch")[0]["shown"], "evil.example");
     assert_eq!(events(&lab, "closed").last().expect("an end")["how"], "prohibited");
+}
+
+/// A server at port 8000: answers a request that ends with a last chunk with the number of its bytes, agrees to each
+/// change of protocol and then returns what comes, and speaks first to clients that are silent.
+const SERVER: &str = r#"
+import socket, threading
+def serve(s):
+    s.settimeout(0.5)
+    try: data = s.recv(65536)
+    except TimeoutError: s.sendall(b'220 welcome\r\n'); s.settimeout(None); data = s.recv(65536)
+    s.settimeout(None)
+    if b'Upgrade' in data:
+        s.sendall(b'HTTP/1.1 101 Switching Protocols\r\n\r\n')
+        while more := s.recv(65536): s.sendall(more)
+        return s.close()
+    while not data.endswith(b'0\r\n\r\n'):
+        more = s.recv(1 << 20)
+        if not more: break
+        data += more
+    s.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n%08d' % len(data))
+    s.close()
+l = socket.create_server(('198.51.100.1', 8000))
+print('ready', flush=True)
+while True: threading.Thread(target=serve, args=[l.accept()[0]], daemon=True).start()
+"#;
+
+#[test]
+fn what_follows_a_permitted_name_passes_whole() {
+    let Some(lab) = Lab::new(&["python3"]) else { return };
+    let _server = lab.server("python3", &["-uc", SERVER]);
+    let python = |script: &str| {
+        let script = format!(
+            "import socket\ns = socket.create_connection(('good.example', 8000))\n{script}"
+        );
+        lab.inside(&under(&["good.example"]), &["timeout", "20", "python3", "-c", &script])
+    };
+    // Bursts of the relay end within chunks of all sizes.
+    let upload = "head = b'POST / HTTP/1.1\\r\\nHost: good.example\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n'
+body = b''.join(b'%x\\r\\n%s\\r\\n' % (n, b'x' * n) for n in (1, 7, 8192, 32768, 65535, 300000) for _ in range(40))
+s.sendall(head + body + b'0\\r\\n\\r\\n')
+print(int(s.recv(999)[-8:]) - len(head + body) - 5)";
+    assert_eq!(python(upload), "0\n");
+    let websocket =
+        "s.sendall(b'GET / HTTP/1.1\\r\\nHost: good.example\\r\\nUpgrade: websocket\\r\\n\\r\\n')
+f = s.makefile('rb'); f.readline(); f.readline()
+s.sendall(b'\\x81\\x05hello'); print(f.read(7)[2:])";
+    assert_eq!(python(websocket), "b'hello'\n");
+    // Nobody waits for the client's first bytes but those who judge them.
+    let silent = "print(s.recv(99)); s.sendall(b'EHLO x\\r\\n')
+try: print(s.recv(99))
+except ConnectionResetError: print('reset')";
+    assert_eq!(python(silent), "b'220 welcome\\r\\n'\nreset\n");
 }
