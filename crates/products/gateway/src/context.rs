@@ -18,9 +18,8 @@ use crate::limits::{
 use crate::policy::{LocalAddresses, Rules};
 use crate::rate::Rate;
 use crate::request::{
-    Ask, Direction, GuestId, How, Journal, Judge, Name, Protocol, Record, Verdict,
+    Ask, Demand, Direction, GuestId, How, Journal, Judge, Name, Protocol, Record, Shown, Verdict,
 };
-use crate::request::{Demand, Shown};
 use crate::shown::DatagramGate;
 use crate::source::Source;
 

@@ -12,8 +12,7 @@ use crate::limits::{
 };
 use crate::policy::{Rule, Rules};
 use crate::rate::Rate;
-use crate::request::Shown;
-use crate::request::{Ask, Name};
+use crate::request::{Ask, Name, Shown};
 
 /// The refusals of a guest so far, as numbers of different names and addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -483,6 +483,8 @@ pub const PATH_LINKS: usize = 40;
 /// has 255 bytes.
 pub const WATCH_BYTES: usize = 4096;
 
+// Names that connections show.
+
 /// Bytes of a connection that are held until rules have judged the name that they show: as much as a server takes for
 /// a ClientHello, or for the head of a request.
 pub const HELD: usize = 16 << 10;

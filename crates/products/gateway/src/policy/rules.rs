@@ -8,8 +8,7 @@ use std::sync::LazyLock;
 use pagewire::Cidr;
 
 use crate::limits::RULES;
-use crate::request::{Ask, Direction, Judge, Name, Protocol, Verdict};
-use crate::request::{Demand, Shown, ShownBy};
+use crate::request::{Ask, Demand, Direction, Judge, Name, Protocol, Shown, ShownBy, Verdict};
 
 /// The destinations that guests may reach. The order of decisions: addresses that no guest reaches unless a rule
 /// names them (loopback, link-local and metadata addresses), denials, permissions; if there are permissions, they

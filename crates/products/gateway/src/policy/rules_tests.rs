@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::rules::translated;
 use super::{Rule, RuleError, Rules};
-use crate::request::{Ask, Direction, GuestId, Judge, Name, Protocol, Verdict};
-use crate::request::{Demand, Shown, ShownBy};
+use crate::request::{
+    Ask, Demand, Direction, GuestId, Judge, Name, Protocol, Shown, ShownBy, Verdict,
+};
 
 fn ask(protocol: Protocol, to: &str, names: &[&str]) -> Ask {
     let from = "10.0.2.15:4000".parse().unwrap();

@@ -13,8 +13,7 @@ use rustix::net::sockopt;
 use crate::context::FlowRecord;
 use crate::counters::Counters;
 use crate::limits::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, SETTLED};
-use crate::request::How;
-use crate::request::Shown;
+use crate::request::{How, Shown};
 use crate::shown::{Gate, Next};
 
 bitflags::bitflags! {

@@ -13,8 +13,10 @@ pub(crate) struct DatagramGate {
     flow: QuicFlow,
     /// Datagrams with a part of a ClientHello.
     held: Vec<Vec<u8>>,
-    /// The name that rules have judged last, which clients show again when they hear no answer.
+    /// The name that rules have refused last, which clients show again when they hear no answer.
     shown: Option<Shown>,
+    /// Rules have permitted a name of the flow.
+    permitted: bool,
     _place: Place,
 }
 
@@ -53,6 +55,7 @@ impl DatagramGate {
             flow: QuicFlow::default(),
             held: Vec::new(),
             shown: None,
+            permitted: false,
             _place: Place(Arc::clone(flows)),
         }
     }
@@ -90,7 +93,14 @@ impl DatagramGate {
 
     /// Rules permit what [`Pass::Judge`] had. Returns the held datagrams, which are to be sent.
     pub(crate) fn permit(&mut self) -> Vec<Vec<u8>> {
+        (self.shown, self.permitted) = (None, true);
         std::mem::take(&mut self.held)
+    }
+
+    /// Whether rules have permitted a name of the flow. Then the guest hears nothing of a datagram that is refused: an
+    /// error would end its other connections.
+    pub(crate) fn is_permitted(&self) -> bool {
+        self.permitted
     }
 
     /// Rules refuse what [`Pass::Judge`] had.

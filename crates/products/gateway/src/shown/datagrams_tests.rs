@@ -61,6 +61,19 @@ fn a_second_connection_on_a_flow_is_judged_too() {
     assert_eq!(gate.put(datagrams("a.org", 1).remove(0)), shows("a.org"));
     gate.permit();
     assert_eq!(gate.put(datagrams("b.org", 1).remove(0)), shows("b.org"));
+    gate.refuse();
+    assert!(gate.is_permitted());
+    assert_eq!(gate.put(SHORT.to_vec()), Pass::Send(SHORT.to_vec()));
+}
+
+#[test]
+fn what_cannot_be_read_later_is_not_laid_to_a_permitted_name() {
+    let mut gate = gate();
+    assert!(!gate.is_permitted());
+    gate.put(datagrams("a.org", 1).remove(0));
+    gate.permit();
+    let unknown = Shown { by: ShownBy::Unknown, name: None };
+    assert_eq!(gate.put(vec![0xc0, 0, 0, 0, 9]), Pass::Refuse(unknown));
 }
 
 #[test]
