@@ -18,7 +18,8 @@ use crate::limits::{
 use crate::policy::{LocalAddresses, Rules};
 use crate::rate::Rate;
 use crate::request::{
-    Ask, Demand, Direction, GuestId, How, Journal, Judge, Name, Protocol, Record, Shown, Verdict,
+    Ask, Demand, Direction, FlowState, GuestId, How, Journal, Judge, Name, Protocol, Record, Shown,
+    Verdict,
 };
 use crate::shown::DatagramGate;
 use crate::source::Source;
@@ -83,11 +84,28 @@ pub(crate) struct FlowRecord {
     pub(crate) began: Instant,
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
+    /// The protocol and the name that rules have permitted last.
+    pub(crate) shown: Option<Shown>,
 }
 
 impl FlowRecord {
     pub(crate) fn new(now: Instant, flow: u64, ask: Ask) -> Self {
-        Self { flow, ask, began: now, bytes_out: 0, bytes_in: 0 }
+        Self { flow, ask, began: now, bytes_out: 0, bytes_in: 0, shown: None }
+    }
+
+    /// The state of the flow, whose other side has this address.
+    pub(crate) fn state(&self, now: Instant, peer: SocketAddr, open: bool) -> FlowState {
+        let Self { flow, ask, began, bytes_out, bytes_in, shown } = self;
+        FlowState {
+            flow: *flow,
+            ask: ask.clone(),
+            shown: shown.clone(),
+            peer,
+            bytes_out: *bytes_out,
+            bytes_in: *bytes_in,
+            age: now.saturating_since(*began),
+            open,
+        }
     }
 
     /// Payload bytes in both directions.
@@ -101,11 +119,18 @@ impl FlowRecord {
     }
 
     pub(crate) fn close(self, now: Instant, how: How, context: &Context) {
-        let Self { flow, ask, began, bytes_out, bytes_in } = self;
+        let Self { flow, ask, began, bytes_out, bytes_in, .. } = self;
         let duration = now.saturating_since(began);
         context.note(|| Record::Closed { flow, ask, bytes_out, bytes_in, duration, how });
     }
 }
+
+/// Whether a flow goes on: `Ok` with the new demand on what the flow has yet to show, if that may be another; `Err` with
+/// the reason of the end.
+pub(crate) type Fate = Result<Option<Demand>, How>;
+
+/// Decides about a flow, whose other side has the address.
+pub(crate) type Decide<'a> = dyn FnMut(&mut Context, &mut FlowRecord, SocketAddr) -> Fate + 'a;
 
 /// A verdict that ends a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -331,12 +356,73 @@ impl Context {
     /// Whether a flow may go on with what it shows. Writes nothing down.
     pub(crate) fn permits_shown(&mut self, now: Instant, ask: &Ask, shown: &Shown) -> bool {
         let mut ask = ask.clone();
-        // The resolver may have given the address for further names since.
+        self.add_names(now, &mut ask);
+        self.rules.permits_shown(&ask, shown)
+    }
+
+    /// Adds the names for which the resolver has given the destination since.
+    fn add_names(&mut self, now: Instant, ask: &mut Ask) {
         let names = self.dns.names().of(now, ask.to.ip());
         let more = names.iter().filter(|name| !ask.names.contains(name));
         ask.names = ask.names.iter().chain(more).cloned().collect();
         ask.given = self.dns.given(&ask.names, ask.to.ip());
-        self.rules.permits_shown(&ask, shown)
+    }
+
+    /// Has other rules decide from now on. Flows that exist are to be [judged again](Self::judge_again).
+    pub(crate) fn set_rules(&mut self, rules: Arc<Rules>) {
+        self.dns.set_rules(Arc::clone(&rules));
+        self.rules = rules;
+    }
+
+    /// Judges a flow to `to` again, after a change of rules. Returns the new demand on what the flow has yet to show; `None`:
+    /// the flow may not go on. Writes nothing down.
+    pub(crate) fn judge_again(
+        &mut self,
+        now: Instant,
+        record: &mut FlowRecord,
+        to: SocketAddr,
+    ) -> Option<Demand> {
+        if record.ask.direction == Direction::In {
+            return self.permits_client(&record.ask).then_some(Demand::Nothing);
+        }
+        let before = record.ask.demand;
+        let ask = &mut record.ask;
+        self.add_names(now, ask);
+        ask.once = self.dns.names().denied(ask.to.ip());
+        let mut ask = ask.clone();
+        let (verdict, end) = self.verdict(now, &mut ask)?;
+        if !permits_flow(verdict) || end != to {
+            return None;
+        }
+        record.ask.demand = ask.demand;
+        match (ask.demand, &record.shown) {
+            (Demand::Nothing, _) => Some(Demand::Nothing),
+            (demand, Some(shown)) => self.rules.permits_shown(&ask, shown).then_some(demand),
+            // The flow has yet to show its name.
+            (demand, None) if before == demand || before == Demand::PermittedName => Some(demand),
+            // Nobody has looked at the flow's first bytes. The names of its address are judged above.
+            (Demand::NoDeniedName, None) => Some(Demand::Nothing),
+            (Demand::PermittedName, None) => None,
+        }
+    }
+
+    /// Whether a flow between two sockets of this machine's kernel may go on, by the rules of this time. The function may
+    /// be called by other threads.
+    pub(crate) fn permits_joined(&self) -> impl Fn(&Ask, SocketAddr) -> bool + Send + 'static {
+        let (rules, judge) = (Arc::clone(&self.rules), self.judge.clone());
+        move |ask, to| {
+            let permits = |ask: &Ask| {
+                let opinion = judge.as_ref().and_then(|judge| judge.judge(ask));
+                permits_flow(opinion.unwrap_or_else(|| rules.judge(ask)))
+            };
+            match ask.direction {
+                Direction::In => permits(ask),
+                Direction::Out => {
+                    let ask = Ask { mapped: true, ..ask.clone() };
+                    permits(&ask) && permits(&Ask { to, ..ask })
+                }
+            }
+        }
     }
 
     /// Writes down that a flow is refused for what it shows.

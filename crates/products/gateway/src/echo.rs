@@ -23,10 +23,10 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 use slab::Slab;
 
-use crate::context::{Context, FlowRecord, JudgedFlow};
+use crate::context::{Context, Decide, FlowRecord, JudgedFlow};
 use crate::epoll::{SourceKind, Token};
 use crate::limits::{ECHO_IDLE, ECHO_PEERS, ECHOES, UDP_BURST, UDP_LONGEST, UDP_SWEEP};
-use crate::request::{How, Protocol};
+use crate::request::{FlowState, How, Protocol};
 use crate::sys::datagrams::{self, Sending};
 use crate::udp::errors;
 
@@ -289,6 +289,34 @@ impl Echo {
         let Some(pinger) = self.pingers.try_remove(at) else { return };
         self.by_guest.remove(&pinger.guest);
         pinger.peers.into_iter().for_each(|peer| peer.record.close(now, how, context));
+    }
+
+    /// The flows.
+    pub(crate) fn flows(&self, now: Instant) -> impl Iterator<Item = FlowState> {
+        let peers = self.pingers.iter().flat_map(|(_, pinger)| &pinger.peers);
+        peers.map(move |peer| peer.record.state(now, SocketAddr::new(peer.at, 0), true))
+    }
+
+    /// Ends the flows that `decide` ends. Returns their number.
+    pub(crate) fn end_flows(
+        &mut self,
+        now: Instant,
+        context: &mut Context,
+        decide: &mut Decide<'_>,
+    ) -> usize {
+        let mut ended = 0;
+        for (_, pinger) in &mut self.pingers {
+            for mut peer in std::mem::take(&mut pinger.peers) {
+                match decide(context, &mut peer.record, SocketAddr::new(peer.at, 0)) {
+                    Err(how) => {
+                        ended += 1;
+                        peer.record.close(now, how, context);
+                    }
+                    Ok(_) => pinger.peers.push(peer),
+                }
+            }
+        }
+        ended
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use pagewire::services::{DatagramKind, Error};
+use pagewire::services::{DatagramKind, Error, Stack};
 use pagewire::tcp::TcpConfig;
 use pagewire::{Cidr, Device, Host, StartError};
 use rustix::process::{Resource, getrlimit};
@@ -20,14 +21,14 @@ use crate::denials::{Denials, Denied};
 use crate::dns::{DnsConfig, DnsCounters, DnsServer};
 use crate::echo::Echo;
 use crate::epoll::EpollSet;
-use crate::limits::{FINISH_LOOK, GUESTS, RESERVED_DESCRIPTORS, UNSENT};
+use crate::limits::{FINISH_LOOK, GUESTS, JOINED_LOOK, RESERVED_DESCRIPTORS, UNSENT};
 use crate::netns::NsSockets;
-use crate::policy::LocalAddresses;
+use crate::policy::{LocalAddresses, RuleError, Rules};
 use crate::publish::{OpenPort, Publish, PublishedPort, either_version};
 use crate::relay::{Closer, Kernel, Loopback, Relay, RelayService, Setup};
-use crate::request::{GuestId, Judge as _, Protocol};
+use crate::request::{FlowState, GuestId, How, Judge as _, Protocol};
 use crate::splice::{
-    FlowSettings, Forward, ForwardPorts, Listens, OwnPort, listen_inside, loopbacks,
+    FlowSettings, Forward, ForwardPorts, JoinedFlow, Listens, OwnPort, listen_inside, loopbacks,
 };
 use crate::udp::Udp;
 
@@ -439,6 +440,64 @@ impl Guest {
     /// The counters of the guest's connections. The stack's are in [`Host::stats`].
     pub fn counters(&self) -> Counters {
         self.relay.read(Relay::counters)
+    }
+
+    /// The rules of the guest.
+    pub fn rules(&self) -> Arc<Rules> {
+        self.relay.read(Relay::rules)
+    }
+
+    /// Has other rules decide about the guest from now on. Flows that they forbid end with [`How::Prohibited`]: the guest
+    /// and the far side see a reset. A connection that only a name permits from now on must have shown the name, so one
+    /// that began when rules asked for none ends, too. Returns the number of flows that have ended.
+    ///
+    /// # Errors
+    /// Those of [`Rules::checked`]; the rules stay as they were.
+    pub fn set_rules(&self, rules: Rules) -> Result<usize, RuleError> {
+        let rules = rules.checked()?;
+        let change =
+            |stack: &mut Stack, now| self.relay.with(|relay| relay.set_rules(now, stack, rules));
+        Ok(self.host.with_stack(change))
+    }
+
+    /// The flows of the guest, in the order of their numbers.
+    pub fn flows(&self) -> Vec<FlowState> {
+        let (sender, joined) = channel();
+        let look = move |flow: &JoinedFlow<'_>| {
+            flow.state().map(|state| drop(sender.send(state)));
+            Ok(None)
+        };
+        let now = self.host.now();
+        let look_at = |relay: &Relay| (relay.flows(now), relay.review_joined(Box::new(look)));
+        let (mut flows, has_joined) = self.relay.read(look_at);
+        // The thread drops the sender when it has looked at all; a thread that is stuck keeps nobody.
+        let until = std::time::Instant::now() + JOINED_LOOK;
+        while has_joined
+            && let Ok(state) =
+                joined.recv_timeout(until.saturating_duration_since(std::time::Instant::now()))
+        {
+            flows.push(state);
+        }
+        flows.sort_by_key(|state| state.flow);
+        flows
+    }
+
+    /// Ends the flow with this number, on both sides at once. Returns whether there was one.
+    pub fn kill(&self, flow: u64) -> bool {
+        let kill = |stack: &mut Stack, now| self.relay.with(|relay| relay.kill(now, stack, flow));
+        if self.host.with_stack(kill) {
+            return true;
+        }
+        let (sender, found) = channel();
+        let look = move |joined: &JoinedFlow<'_>| {
+            let is_it = joined.flow == Some(flow);
+            if is_it {
+                let _ = sender.send(());
+            }
+            if is_it { Err(How::Killed) } else { Ok(None) }
+        };
+        let has_joined = self.relay.read(|relay| relay.review_joined(Box::new(look)));
+        has_joined && found.recv_timeout(JOINED_LOOK).is_ok()
     }
 
     /// The refusals so far.

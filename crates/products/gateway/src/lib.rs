@@ -68,8 +68,8 @@ pub use policy::{Glob, Names, Pattern, Ports, Proof, Resolved, Rule, RuleError, 
 pub use publish::{OpenPort, Publish, PublishError, PublishedPort};
 pub use relay::{Dial, Dialled};
 pub use request::{
-    Ask, Direction, GuestId, How, Journal, Judge, Name, NameError, Protocol, Record, Shown,
-    ShownBy, Verdict,
+    Ask, Direction, FlowState, GuestId, How, Journal, Judge, Name, NameError, Protocol, Record,
+    Shown, ShownBy, Verdict,
 };
 pub use source::Source;
 pub use splice::{Forward, ForwardError};

@@ -205,6 +205,9 @@ pub const MEMORY: usize = 32 << 20;
 /// Time between two checks of a guest that ends.
 pub(crate) const FINISH_LOOK: Duration = Duration::from_millis(1);
 
+/// Longest time that a caller waits for the thread that joins sockets of the kernel to look at its flows.
+pub(crate) const JOINED_LOOK: Duration = Duration::from_secs(1);
+
 /// Connections of one guest whose kernel sockets grow their buffers as they need: up to 10 MB each with
 /// Linux's defaults (`tcp_rmem`, `tcp_wmem`).
 pub const LARGE_BUFFERS: usize = 1024;

@@ -212,6 +212,28 @@ pub struct Shown {
     pub name: Option<Name>,
 }
 
+/// The state of a flow that rules permit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FlowState {
+    /// The number of the flow, as in [records](Record).
+    pub flow: u64,
+    /// The question that the flow was.
+    pub ask: Ask,
+    /// The protocol and the name that the flow has shown last; `None`: rules have asked for neither.
+    pub shown: Option<Shown>,
+    /// The other side's address, as this host's kernel has it.
+    pub peer: SocketAddr,
+    /// Payload bytes from the guest to the network.
+    pub bytes_out: u64,
+    /// Payload bytes from the network to the guest.
+    pub bytes_in: u64,
+    /// The time since the first packet.
+    pub age: Duration,
+    /// Both sides are connected.
+    pub open: bool,
+}
+
 /// The decision about a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
@@ -345,8 +367,10 @@ pub enum How {
     NetUnreachable,
     /// The destination's host does not answer.
     HostUnreachable,
-    /// This host, or a router, prohibits the flow.
+    /// This host, a router, or a rule prohibits the flow.
     Prohibited,
+    /// The program that embeds the gateway, or its operator, ended the flow.
+    Killed,
     /// This process, or its kernel, lacks resources: descriptors, ports or memory.
     Exhausted,
     /// The flow was silent for longer than the limit.
@@ -369,6 +393,7 @@ impl How {
             Self::NetUnreachable => "net-unreachable",
             Self::HostUnreachable => "host-unreachable",
             Self::Prohibited => "prohibited",
+            Self::Killed => "killed",
             Self::Exhausted => "exhausted",
             Self::Idle => "idle",
             Self::Removed => "removed",

@@ -32,7 +32,7 @@ use crate::limits::{
     LEFT_LOOK, SMALL_BUFFER,
 };
 use crate::rate::Rate;
-use crate::request::{How, Protocol};
+use crate::request::{FlowState, How, Protocol};
 use crate::shown::Gate;
 use crate::udp::errors;
 
@@ -68,6 +68,14 @@ struct PendingRequest {
     stage: DialStage,
     /// The request found no slot at first, which was counted.
     waited: bool,
+}
+
+impl PendingRequest {
+    /// The address that is or will be dialled.
+    fn to(&self) -> SocketAddr {
+        let (DialStage::Waiting(to) | DialStage::Dialling(to, _)) = self.stage;
+        to
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -122,6 +130,23 @@ impl Dials {
         let failed = u32::try_from(failed).unwrap_or(u32::MAX).min(CONNECTS_PER_SECOND);
         self.rate.charge(now, failed * (FAILED_CONNECT_COSTS - 1));
         self.rate.take(now).is_ok()
+    }
+
+    /// The requests that have no answer yet.
+    pub(super) fn flows(&self, now: Instant) -> impl Iterator<Item = FlowState> {
+        self.requests.values().map(move |pending| pending.record.state(now, pending.to(), false))
+    }
+
+    /// The requests for which `end` has a reason to end, by their record and the address to dial.
+    pub(super) fn review(
+        &mut self,
+        mut end: impl FnMut(&mut FlowRecord, SocketAddr) -> Option<How>,
+    ) -> Vec<(RequestId, How)> {
+        let all = self.requests.iter_mut().filter_map(|(id, pending)| {
+            let to = pending.to();
+            end(&mut pending.record, to).map(|how| (*id, how))
+        });
+        all.collect()
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -431,7 +456,7 @@ impl Relay {
     /// Handles a failed dial: the guest sees the error that this process saw.
     fn fail(&mut self, now: Instant, stack: &mut Stack, id: RequestId, error: &io::Error) {
         let Some(pending) = self.forget(id) else { return };
-        let (DialStage::Waiting(to) | DialStage::Dialling(to, _)) = pending.stage;
+        let to = pending.to();
         let (answer, how) = match DialFailure::of(error, to) {
             DialFailure::Answer(answer, how) => (answer, how),
             DialFailure::Retry => {
@@ -466,7 +491,7 @@ impl Relay {
         self.end_dial(now, id, how);
     }
 
-    fn end_dial(&mut self, now: Instant, id: RequestId, how: How) {
+    pub(super) fn end_dial(&mut self, now: Instant, id: RequestId, how: How) {
         let Some(pending) = self.forget(id) else { return };
         if let DialStage::Dialling(_, at) = pending.stage {
             self.flows.try_remove(at as usize);
@@ -482,7 +507,13 @@ impl Relay {
         Some(pending)
     }
 
-    fn answer(&mut self, now: Instant, stack: &mut Stack, id: RequestId, answer: Answer) {
+    pub(super) fn answer(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        id: RequestId,
+        answer: Answer,
+    ) {
         // A request that has lapsed meanwhile has an event of its own.
         let listener = stack.listener(self.setup.listener);
         let _ = listener.and_then(|mut listener| listener.answer(now, id, answer));

@@ -11,6 +11,7 @@
 mod closer;
 mod dial;
 mod dialler;
+mod flows;
 mod inward;
 mod loopback;
 mod pair;
@@ -263,6 +264,7 @@ impl Relay {
                 Step::Judge(shown) => {
                     let permits = self.context.permits_shown(now, &pair.record.ask, &shown);
                     pair.note_judged(permits);
+                    pair.record.shown = Some(shown);
                     self.more_out = true;
                     self.list(at);
                 }

@@ -13,7 +13,7 @@ use rustix::net::sockopt;
 use crate::context::FlowRecord;
 use crate::counters::Counters;
 use crate::limits::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, SETTLED};
-use crate::request::{How, Shown};
+use crate::request::{Demand, How, Shown};
 use crate::shown::{Gate, Next};
 
 bitflags::bitflags! {
@@ -250,6 +250,17 @@ impl Pair {
     pub(super) fn note_judged(&mut self, permits: bool) {
         let Some(gate) = &mut self.gate else { return };
         if permits { gate.permit() } else { gate.refuse() }
+    }
+
+    /// Whether both sides are connected.
+    pub(super) fn is_open(&self) -> bool {
+        self.flags.contains(Flags::CONNECTED)
+    }
+
+    /// Changes the demand on what the guest's bytes show next. Returns whether there is a gate for that.
+    pub(super) fn set_demand(&mut self, demand: Demand) -> bool {
+        self.gate.iter_mut().for_each(|gate| gate.set_demand(demand));
+        self.gate.is_some()
     }
 
     /// Notes that the kernel's socket takes no more. Data that it has received comes first, then the end.

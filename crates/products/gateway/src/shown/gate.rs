@@ -146,6 +146,17 @@ impl Gate {
         false
     }
 
+    /// Rules have changed: what was permitted last is judged again, by another demand.
+    pub(crate) fn set_demand(&mut self, demand: Demand) {
+        self.permitted = None;
+        self.demand = demand;
+        if demand == Demand::Nothing && self.state != State::Shut {
+            self.judged = None;
+            self.passing = self.held.len();
+            self.state = State::Open;
+        }
+    }
+
     /// Bytes that may be sent.
     pub(crate) fn passing(&self) -> &[u8] {
         self.held.get(..self.passing).unwrap_or_default()

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, connect, recvfrom, send, sendto};
 use slab::Slab;
 
-use super::{Datagram, Far, OwnPort, Shared, add};
+use super::{Datagram, Far, JoinedFlow, OwnPort, Review, Shared, add};
 use crate::context::DescriptorShare;
 use crate::limits::{
     DESTINATIONS_BURST, DESTINATIONS_PER_SECOND, UDP_BURST, UDP_CLIENTS_BURST,
@@ -66,6 +66,8 @@ struct Port {
     unanswered: VecDeque<(usize, u32)>,
     /// Until this time no other client can make room.
     evict_at: Option<Instant>,
+    /// Rules forbid its flows: it takes no datagram.
+    is_forbidden: bool,
 }
 
 struct Client {
@@ -140,7 +142,8 @@ impl Datagrams {
         }
         self.shared.datagrams.fetch_add(1, Ordering::Relaxed);
         let (served, unanswered) = (VecDeque::new(), VecDeque::new());
-        let port = Port { serial, this, clients: 0, served, unanswered, evict_at: None };
+        let (evict_at, is_forbidden) = (None, false);
+        let port = Port { serial, this, clients: 0, served, unanswered, evict_at, is_forbidden };
         Some(self.ports.insert(port))
     }
 
@@ -152,6 +155,41 @@ impl Datagrams {
             self.end_those(How::Finished, |client| client.port == at);
             self.ports.remove(at);
             self.shared.datagrams.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Has `review` look at each port and at each flow.
+    pub(super) fn review(&mut self, review: &mut Review) {
+        let began = Instant::now();
+        for (_, port) in &mut self.ports {
+            let DatagramPort { ask, to: (peer, _), .. } = &port.this;
+            let (bytes_out, bytes_in, open) = (0, 0, true);
+            let flow =
+                JoinedFlow { flow: None, ask, peer: *peer, bytes_out, bytes_in, began, open };
+            match review(&flow) {
+                Err(_) => port.is_forbidden = true,
+                Ok(Some(_)) => port.is_forbidden = false,
+                Ok(None) => {}
+            }
+        }
+        let look = |(_, client): (usize, &Client)| {
+            let Client { flow, ask, to, began, bytes: [there, back], was_answered, .. } = client;
+            let is_out = ask.direction == Direction::Out;
+            let (bytes_out, bytes_in) = if is_out { (*there, *back) } else { (*back, *there) };
+            let joined = JoinedFlow {
+                flow: Some(*flow),
+                ask,
+                peer: *to,
+                bytes_out,
+                bytes_in,
+                began: *began,
+                open: *was_answered,
+            };
+            Some((*flow, review(&joined).err()?))
+        };
+        let over: HashMap<u64, How> = self.clients.iter().filter_map(look).collect();
+        for (flow, how) in over {
+            self.end_those(how, |client| client.flow == flow);
         }
     }
 
@@ -224,11 +262,11 @@ impl Datagrams {
             Some(at) => at,
             None => match self.open(port, from, now, sockets, next_serial) {
                 Ok(at) => at,
-                Err(NoClient::Rate(Direction::Out)) => {
+                Err(NoClient::Refused(Direction::Out)) => {
                     return add(&self.shared.counts.destinations_refused, 1);
                 }
                 // As strangers are.
-                Err(NoClient::Rate(Direction::In)) => {
+                Err(NoClient::Refused(Direction::In)) => {
                     return add(&self.shared.counts.datagrams_filtered, 1);
                 }
                 Err(NoClient::Full) => return add(&self.shared.counts.exhausted, 1),
@@ -272,14 +310,17 @@ impl Datagrams {
         sockets: &impl Sockets,
         next_serial: &mut u32,
     ) -> Result<usize, NoClient> {
-        let Some(Port { this, clients, .. }) = self.ports.get(port) else {
+        let Some(Port { this, clients, is_forbidden, .. }) = self.ports.get(port) else {
             return Err(NoClient::Full);
         };
         let direction = this.ask.direction;
+        if *is_forbidden {
+            return Err(NoClient::Refused(direction));
+        }
         let time = Time::from_nanos(now.saturating_duration_since(self.began).as_nanos() as u64);
         let [out, inward] = &mut self.rates;
         let rate = if direction == Direction::Out { out } else { inward };
-        rate.take(time).map_err(|_| NoClient::Rate(direction))?;
+        rate.take(time).map_err(|_| NoClient::Refused(direction))?;
         let is_full = self.shared.all_descriptors() >= self.share.per_guest();
         if (*clients >= UDP_PEERS || is_full) && !self.evict(port, now) {
             return Err(NoClient::Full);
@@ -439,8 +480,8 @@ impl Datagrams {
 
 /// Why a client has no socket.
 enum NoClient {
-    /// New ones of this direction come too fast.
-    Rate(Direction),
+    /// New ones of this direction come too fast, or rules forbid them.
+    Refused(Direction),
     /// Nobody makes room, or the system has no socket.
     Full,
 }

@@ -29,11 +29,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::context::DescriptorShare;
+use crate::context::{DescriptorShare, Fate};
 use crate::counters::Counters;
 use crate::limits::{DIVERTED, SPLICE_DESCRIPTORS, UDP_LONGEST};
 use crate::netns::NsSockets;
-use crate::request::{Ask, Journal};
+use crate::request::{Ask, FlowState, Journal};
 use crate::sys::datagrams::Received;
 pub(crate) use datagrams::DatagramPort;
 pub(crate) use follow::{
@@ -58,7 +58,42 @@ enum Job {
     /// To serve a port for datagrams no more.
     Close(u64),
     Pass(Datagram),
+    Review(Review),
 }
+
+/// A flow between two sockets of the kernel.
+pub(crate) struct JoinedFlow<'a> {
+    /// The number of the flow; `None`: a port for datagrams, whose question its flows have.
+    pub(crate) flow: Option<u64>,
+    pub(crate) ask: &'a Ask,
+    /// The far side's address.
+    pub(crate) peer: SocketAddr,
+    /// Payload bytes from the guest to the network.
+    pub(crate) bytes_out: u64,
+    /// Payload bytes from the network to the guest.
+    pub(crate) bytes_in: u64,
+    pub(crate) began: Instant,
+    pub(crate) open: bool,
+}
+
+impl JoinedFlow<'_> {
+    /// The state of the flow; `None` of a port.
+    pub(crate) fn state(&self) -> Option<FlowState> {
+        Some(FlowState {
+            flow: self.flow?,
+            ask: self.ask.clone(),
+            shown: None,
+            peer: self.peer,
+            bytes_out: self.bytes_out,
+            bytes_in: self.bytes_in,
+            age: self.began.elapsed(),
+            open: self.open,
+        })
+    }
+}
+
+/// Decides about flows. A port that is to end takes no datagram until another decision has a demand.
+pub(crate) type Review = Box<dyn FnMut(&JoinedFlow<'_>) -> Fate + Send>;
 
 /// A datagram of a client of a published port, or several of one size, for the namespace's loopback.
 struct Datagram {
@@ -251,6 +286,11 @@ impl Splicer {
     /// Serves it no more.
     pub(crate) fn close(&self, number: u64) {
         self.ask(Job::Close(number));
+    }
+
+    /// Has the thread look at each flow.
+    pub(crate) fn review(&self, review: Review) {
+        self.ask(Job::Review(review));
     }
 
     fn ask(&self, job: Job) {

@@ -23,7 +23,7 @@ use slab::Slab;
 use super::datagrams::{Datagrams, Left, Sockets};
 use super::joined::{Joined, Side, Step, peer_of, reset_on_drop};
 use super::pipes::Pipes;
-use super::{DATAGRAM_COST, Far, FlowSettings, Inbox, Job, Join, Shared, add};
+use super::{DATAGRAM_COST, Far, FlowSettings, Inbox, Job, Join, JoinedFlow, Review, Shared, add};
 use crate::limits::{
     DELIVERIES_SOON, DELIVERY_LOOK, DIAL_RETRY, LARGE_BUFFERS, POLL_EVENTS, SPLICE_BULK,
     SPLICE_CONNECT, SPLICE_JOBS, SPLICE_PREEMPTED, SPLICE_REST, SPLICE_SPIN, SWEEP,
@@ -143,6 +143,8 @@ struct Flow {
     flow: u64,
     ask: Ask,
     began: Instant,
+    /// The far side's address.
+    peer: SocketAddr,
     /// The address that the guest's link leads to, too.
     by_link: Option<SocketAddr>,
     /// The guest may still send.
@@ -304,6 +306,10 @@ impl Worker {
                     self.datagrams.serve(port, serial, &self.makes);
                 }
                 Ok(Job::Close(number)) => self.datagrams.close(number),
+                Ok(Job::Review(mut review)) => {
+                    self.review(&mut review);
+                    self.datagrams.review(&mut review);
+                }
                 Ok(Job::Pass(datagram)) => {
                     let cost = datagram.bytes.len() + DATAGRAM_COST;
                     self.shared.waiting.fetch_sub(cost, Ordering::Relaxed);
@@ -314,6 +320,33 @@ impl Worker {
             }
         }
         true
+    }
+
+    fn review(&mut self, review: &mut Review) {
+        let look = |(at, flow): (usize, &Flow)| {
+            let (peer, [there, back], open) = match &flow.state {
+                State::Joined(joined) => (flow.peer, joined.moved(), true),
+                State::Connecting { .. } => (flow.peer, [0; 2], false),
+                State::Over => return None,
+            };
+            let is_out = flow.ask.direction == Direction::Out;
+            let (bytes_out, bytes_in) = if is_out { (there, back) } else { (back, there) };
+            let Flow { flow, ask, began, .. } = flow;
+            let flow = JoinedFlow {
+                flow: Some(*flow),
+                ask,
+                peer,
+                bytes_out,
+                bytes_in,
+                began: *began,
+                open,
+            };
+            Some((at, review(&flow).err()?))
+        };
+        let over: Vec<(usize, How)> = self.flows.iter().filter_map(look).collect();
+        for (at, how) in over {
+            self.end(at, how);
+        }
     }
 
     fn next_serial(&mut self) -> u32 {
@@ -356,6 +389,7 @@ impl Worker {
             flow,
             ask,
             began,
+            peer: to,
             by_link,
             is_open_out: true,
             state,
@@ -522,7 +556,7 @@ impl Worker {
         add(&self.shared.counts.opened, 1);
         let joined = Joined::new(client, far, now);
         let Some(flow) = self.flows.get_mut(at) else { return };
-        flow.state = State::Joined(joined);
+        (flow.state, flow.peer) = (State::Joined(joined), peer);
         if let Some(journal) = &self.journal {
             journal.note(Record::Opened { flow: flow.flow, ask: flow.ask.clone(), peer });
         }

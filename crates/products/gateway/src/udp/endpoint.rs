@@ -11,9 +11,9 @@ use pagewire::services::Instant;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 
 use super::new_clients::{NewClient, NewClients};
-use crate::context::{Context, FlowRecord, JudgedFlow};
+use crate::context::{Context, Decide, FlowRecord, JudgedFlow};
 use crate::limits::{UDP_DNS, UDP_IDLE, UDP_LEAST, UDP_PEERS};
-use crate::request::{Demand, Direction, How};
+use crate::request::{Demand, Direction, FlowState, How};
 use crate::shown::{DatagramGate, Pass};
 use crate::source::Source;
 use crate::sys::datagrams::{self, Sending};
@@ -82,6 +82,7 @@ impl Peer {
             Pass::Send(datagram) => return Ok(vec![datagram]),
             Pass::Hold => return Ok(Vec::new()),
             Pass::Judge(shown) if context.permits_shown(now, &self.record.ask, &shown) => {
+                self.record.shown = Some(shown);
                 return Ok(gate.permit());
             }
             Pass::Judge(shown) => {
@@ -322,6 +323,34 @@ impl Endpoint {
     /// Whether the endpoint may be closed to make room for another.
     pub(super) fn may_go(&self, now: Instant) -> bool {
         !self.published && self.silence(now) >= UDP_LEAST
+    }
+
+    /// The flows of the endpoint.
+    pub(super) fn flows(&self, now: Instant) -> impl Iterator<Item = FlowState> {
+        self.peers.iter().map(move |peer| peer.record.state(now, peer.at, true))
+    }
+
+    /// Ends the flows that `decide` ends, and forgets clients without an answer that rules forbid. Returns the number of
+    /// flows that have ended.
+    pub(super) fn end_flows(
+        &mut self,
+        now: Instant,
+        context: &mut Context,
+        decide: &mut Decide<'_>,
+    ) -> usize {
+        let before = self.peers.len();
+        for mut peer in std::mem::take(&mut self.peers) {
+            let fate = decide(context, &mut peer.record, peer.at);
+            if fate == Ok(Some(Demand::Nothing)) {
+                peer.gate = None;
+            }
+            match fate {
+                Err(how) => peer.record.close(now, how, context),
+                Ok(_) => self.peers.push_back(peer),
+            }
+        }
+        self.new_clients.retain(|client| context.permits_client(&client.judged.ask));
+        before - self.peers.len()
     }
 
     /// Writes down how the endpoint's flows ended.

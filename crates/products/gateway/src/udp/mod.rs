@@ -20,14 +20,14 @@ use pagewire::udp::UdpTarget;
 use rustix::event::epoll::EventFlags;
 use slab::Slab;
 
-use crate::context::Context;
+use crate::context::{Context, Decide};
 use crate::epoll::{SourceKind, Token};
 use crate::limits::{
     GATHER, TURN_BYTES, UDP_ASKING_IN_ALL, UDP_BURST, UDP_CLIENTS_BURST, UDP_CLIENTS_PER_SECOND,
     UDP_LONGEST, UDP_PEERS_IN_ALL, UDP_RETRY, UDP_SEGMENTS, UDP_SWEEP,
 };
 use crate::rate::Rate;
-use crate::request::{How, Protocol};
+use crate::request::{FlowState, How, Protocol};
 use crate::splice::Diverter;
 use crate::sys::datagrams::{self, Sending};
 use endpoint::{Counts, Endpoint};
@@ -422,6 +422,27 @@ impl Udp {
         self.by_guest.remove(&endpoint.guest);
         self.counts.replace(endpoint.counts(), Counts::default());
         endpoint.close(now, how, context);
+    }
+
+    /// The flows.
+    pub(crate) fn flows(&self, now: Instant) -> impl Iterator<Item = FlowState> {
+        self.endpoints.iter().flat_map(move |(_, endpoint)| endpoint.flows(now))
+    }
+
+    /// Ends the flows that `decide` ends. Returns their number.
+    pub(crate) fn end_flows(
+        &mut self,
+        now: Instant,
+        context: &mut Context,
+        decide: &mut Decide<'_>,
+    ) -> usize {
+        let mut ended = 0;
+        for (_, endpoint) in &mut self.endpoints {
+            let before = endpoint.counts();
+            ended += endpoint.end_flows(now, context, decide);
+            self.counts.replace(before, endpoint.counts());
+        }
+        ended
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -76,6 +76,15 @@ impl NewClients {
         }
     }
 
+    /// Forgets the clients for which `keep` is false.
+    pub(super) fn retain(&mut self, keep: impl Fn(&NewClient) -> bool) {
+        for at in (0..self.len()).rev() {
+            if self.clients.get(at).is_some_and(|client| !keep(client)) {
+                self.remove(at);
+            }
+        }
+    }
+
     fn remove(&mut self, at: usize) -> Option<NewClient> {
         let client = (at < self.len()).then(|| self.clients.swap_remove(at))?;
         self.by_address.remove(&client.at);

@@ -704,6 +704,33 @@ fn a_denial_of_a_forwarded_port_holds_and_so_does_offline() {
 }
 
 #[test]
+fn a_new_denial_ends_joined_connections_and_they_are_listed_until_then() {
+    let Some((netns, world, service, at)) = forwarded(Rules::default()) else { return };
+    let mut client = netns.inside(|| TcpStream::connect(at).unwrap());
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (mut served, _) = service.accept().unwrap();
+    client.write_all(b"from inside").unwrap();
+    served.read_exact(&mut [0; 11]).unwrap();
+    let flows = world.guest.flows();
+    let seen: Vec<_> = flows.iter().map(|flow| (flow.peer, flow.bytes_out, flow.open)).collect();
+    assert_eq!(seen, [(service.local_addr().unwrap(), 11, true)]);
+    world.guest.set_rules(Rules::default().deny("127.0.0.1".parse().unwrap())).unwrap();
+    expect_reset(&client);
+    assert_eq!(world.journal.wait_for_ends(1), [How::Prohibited]);
+    assert!(world.guest.flows().is_empty());
+
+    // Listing changes nothing, and other rules let new ones in.
+    world.guest.set_rules(Rules::default()).unwrap();
+    let client = netns.inside(|| TcpStream::connect(at).unwrap());
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let _served = service.accept().unwrap();
+    let [flow] = &world.guest.flows()[..] else { panic!("one flow") };
+    assert!(world.guest.kill(flow.flow) && !world.guest.kill(flow.flow));
+    expect_reset(&client);
+    assert_eq!(world.journal.wait_for_ends(2), [How::Prohibited, How::Killed]);
+}
+
+#[test]
 fn a_forwarded_range_leaves_out_what_it_says() {
     let Some((netns, sockets, world)) = both(|config| config) else { return };
     world.guest.forward(&"8000-8004:9000-9004,~8001-8002".parse().unwrap()).unwrap();
@@ -938,6 +965,31 @@ fn datagrams_of_the_namespace_reach_this_machines_loopback() {
         let counters = world.guest.counters();
         (counters.datagrams_out, counters.datagrams_in) == (6, 6)
     });
+}
+
+#[test]
+fn a_port_that_new_rules_deny_takes_no_datagrams_until_others_permit_it() {
+    let Some((netns, _, world)) = both_with(Rules::default(), |config| config) else { return };
+    let service = UdpSocket::bind("127.0.0.1:0").unwrap();
+    service.set_read_timeout(Some(PATIENCE)).unwrap();
+    let port = service.local_addr().unwrap().port();
+    world.guest.forward(&format!("8080:{port}/udp").parse().unwrap()).unwrap();
+    let client = netns.inside(|| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let at: SocketAddr = (LOCALHOST, 8080).into();
+    client.send_to(b"1", at).unwrap();
+    service.recv(&mut [0; 8]).unwrap();
+    let denied = Rules::default().deny("127.0.0.0/8".parse().unwrap());
+    world.guest.set_rules(denied).unwrap();
+    assert_eq!(world.journal.wait_for_ends(1), [How::Prohibited]);
+    client.send_to(b"2", at).unwrap();
+    while world.guest.counters().destinations_refused == 0 {
+        std::thread::yield_now();
+    }
+    assert!(world.guest.flows().is_empty());
+    world.guest.set_rules(Rules::default()).unwrap();
+    client.send_to(b"3", at).unwrap();
+    let mut room = [0; 8];
+    assert_eq!(service.recv(&mut room).map(|n| room[..n].to_vec()).unwrap(), b"3");
 }
 
 #[test]

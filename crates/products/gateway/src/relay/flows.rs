@@ -1,0 +1,105 @@
+//! The flows of a guest as its owner sees them: listed, ended one by one, and judged again when the rules change.
+
+use std::sync::Arc;
+
+use pagewire::services::{Answer, Instant, RequestId, Stack, Unreachable};
+
+use super::pair::Step;
+use super::{Flow, Relay};
+use crate::context::Decide;
+use crate::policy::Rules;
+use crate::request::{Demand, FlowState, How};
+use crate::splice::{JoinedFlow, Review};
+
+impl Relay {
+    /// The rules.
+    pub(crate) fn rules(&self) -> Arc<Rules> {
+        Arc::clone(&self.context.rules)
+    }
+
+    /// Has other rules decide from now on. Flows that they forbid end. Returns the number of these, but for those between
+    /// two sockets of this machine's kernel, which another thread ends soon.
+    pub(crate) fn set_rules(&mut self, now: Instant, stack: &mut Stack, rules: Rules) -> usize {
+        self.context.set_rules(Arc::new(rules));
+        let ended = self.end_flows(now, stack, &mut |context, record, to| {
+            context.judge_again(now, record, to).map(Some).ok_or(How::Prohibited)
+        });
+        let permits = self.context.permits_joined();
+        let review = move |flow: &JoinedFlow<'_>| {
+            let permits = permits(flow.ask, flow.peer);
+            permits.then_some(Some(Demand::Nothing)).ok_or(How::Prohibited)
+        };
+        self.review_joined(Box::new(review));
+        ended
+    }
+
+    /// Ends the flow with this number. Returns whether there was one; a flow between two sockets of this machine's kernel
+    /// is not known here, and ends by [`review_joined`](Self::review_joined).
+    pub(crate) fn kill(&mut self, now: Instant, stack: &mut Stack, flow: u64) -> bool {
+        let ended = self.end_flows(now, stack, &mut |_, record, _| match record.flow == flow {
+            true => Err(How::Killed),
+            false => Ok(None),
+        });
+        ended > 0
+    }
+
+    /// Has the thread that joins sockets of the kernel look at each of its flows. `false`: there is none.
+    pub(crate) fn review_joined(&self, review: Review) -> bool {
+        let loopback = self.setup.loopback.as_ref();
+        loopback.map(|loopback| loopback.splicer().review(review)).is_some()
+    }
+
+    /// The flows, but for those between two sockets of this machine's kernel.
+    pub(crate) fn flows(&self, now: Instant) -> Vec<FlowState> {
+        let pairs = self.flows.iter().filter_map(|(_, (_, flow))| match flow {
+            Flow::Pair(pair) => Some(pair.record.state(now, pair.peer, pair.is_open())),
+            Flow::Dialling(_) | Flow::Replaced => None,
+        });
+        let dials = self.dials.flows(now);
+        let mut flows: Vec<FlowState> = pairs.chain(dials).collect();
+        flows.extend(self.udp.flows(now));
+        flows.extend(self.echo.flows(now));
+        flows
+    }
+
+    /// Ends the flows that `decide` ends. Returns their number.
+    fn end_flows(&mut self, now: Instant, stack: &mut Stack, decide: &mut Decide<'_>) -> usize {
+        let mut ended = self.end_dials(now, stack, decide);
+        let mut over = Vec::new();
+        let mut changed = Vec::new();
+        for (at, (_, flow)) in &mut self.flows {
+            let Flow::Pair(pair) = flow else { continue };
+            match decide(&mut self.context, &mut pair.record, pair.peer) {
+                Err(how) => over.push((at as u32, how)),
+                Ok(Some(demand)) if pair.set_demand(demand) => changed.push(at as u32),
+                Ok(_) => {}
+            }
+        }
+        for at in changed {
+            self.more_out = true;
+            self.list(at);
+        }
+        ended += over.len();
+        for (at, how) in over {
+            self.end(now, stack, at, Step::ResetHost(how));
+        }
+        ended
+            + self.udp.end_flows(now, &mut self.context, decide)
+            + self.echo.end_flows(now, &mut self.context, decide)
+    }
+
+    fn end_dials(&mut self, now: Instant, stack: &mut Stack, decide: &mut Decide<'_>) -> usize {
+        let context = &mut self.context;
+        let over: Vec<(RequestId, How)> =
+            self.dials.review(|record, to| decide(context, record, to).err());
+        for (id, how) in &over {
+            self.end_dial(now, *id, *how);
+            self.answer(now, stack, *id, Answer::Unreachable(Unreachable::Prohibited));
+        }
+        over.len()
+    }
+}
+
+#[cfg(test)]
+#[path = "flows_tests.rs"]
+mod tests;
