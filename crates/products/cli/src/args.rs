@@ -26,7 +26,7 @@ pub(crate) use host::{FetchOptions, NetLink, NetOptions, ProxyOptions, ServeOpti
 #[cfg(feature = "full")]
 use system::{CheckOptions, CompletionsOptions, ManOptions};
 #[cfg(feature = "full")]
-use view::{SsOptions, TopOptions};
+use view::{CtlOptions, SsOptions, TopOptions};
 
 /// A TCP/IP stack that moves pages instead of copying bytes: server, client, measurements.
 #[derive(Debug, Parser)]
@@ -153,6 +153,12 @@ pub(crate) enum Command {
     /// Watch a running pagewire process: throughput, drops, copies, connections, each second.
     #[command(after_long_help = view::TOP_EXAMPLES)]
     Top(TopOptions),
+    #[cfg(feature = "full")]
+    /// See and change a running gateway: rules, flows, published ports.
+    ///
+    /// Changes last until the gateway ends or reads its rules again. What a new rule forbids ends at once.
+    #[command(after_long_help = view::CTL_EXAMPLES)]
+    Ctl(CtlOptions),
     #[cfg(feature = "full")]
     /// Measure, with the kernel's sockets beside it.
     ///

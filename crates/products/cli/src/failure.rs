@@ -32,6 +32,12 @@ impl Failure {
         Self::Usage(format!("{what}: {why}"))
     }
 
+    /// The text without the status.
+    pub(crate) fn into_text(self) -> String {
+        let (Self::Failed(text) | Self::Usage(text) | Self::Interrupted(text)) = self;
+        text
+    }
+
     /// Prints the line; returns the status.
     pub(crate) fn report(self) -> ExitCode {
         let (text, code) = match self {

@@ -39,7 +39,7 @@ use clap::Parser;
 use args::{Cli, Command};
 use commands::demo;
 #[cfg(feature = "full")]
-use commands::{check, fetch, gateway, pages, proxy, run, serve, ss, top};
+use commands::{check, ctl, fetch, gateway, pages, proxy, run, serve, ss, top};
 
 fn main() -> ExitCode {
     #[cfg(feature = "full")]
@@ -76,6 +76,8 @@ fn main() -> ExitCode {
         Command::Ss(options) => ss::run(&options),
         #[cfg(feature = "full")]
         Command::Top(options) => top::run(&options),
+        #[cfg(feature = "full")]
+        Command::Ctl(options) => ctl::run(&options),
         #[cfg(feature = "full")]
         Command::Bench(options) => bench(&options),
         #[cfg(feature = "full")]

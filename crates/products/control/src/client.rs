@@ -6,7 +6,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::limits::{ALL_TIME, ANSWER_BYTES, ANSWER_TIME};
-use crate::protocol::{Answer, Ask, Info, Socket, SocketPage, Stats, VERSION};
+use crate::protocol::{
+    Answer, Ask, Change, Flow, Info, Refusals, Rules, Socket, SocketPage, Stats, VERSION,
+};
 use crate::socket::connect;
 
 /// Why there is no answer.
@@ -152,6 +154,66 @@ impl Client {
                 return Err(io::Error::from(io::ErrorKind::WouldBlock).into());
             }
             after = page.next;
+        }
+    }
+
+    /// The rules of the process's gateway.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub fn rules(&mut self) -> Result<Rules, AskError> {
+        match self.ask(&Ask::Rules)? {
+            Answer::Rules(rules) => Ok(rules),
+            _ => Err(another()),
+        }
+    }
+
+    /// The flows of the guest of the process's gateway, in pages, at most about `most`.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub fn all_flows(&mut self, most: usize) -> Result<Vec<Flow>, AskError> {
+        let (mut all, mut after) = (Vec::new(), None);
+        let until = Instant::now() + ALL_TIME;
+        loop {
+            let page = match self.ask(&Ask::Flows { after, limit: None })? {
+                Answer::Flows(page) => page,
+                _ => return Err(another()),
+            };
+            all.extend(page.flows);
+            if page.next.is_none() || all.len() >= most {
+                return Ok(all);
+            }
+            // A faulty server must not keep this loop going for ever.
+            if page.next <= after {
+                return Err(AskError::Answer("its pages have no end".to_owned()));
+            }
+            if Instant::now() > until {
+                return Err(io::Error::from(io::ErrorKind::WouldBlock).into());
+            }
+            after = page.next;
+        }
+    }
+
+    /// What the process's gateway has refused most frequently.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub fn refusals(&mut self) -> Result<Refusals, AskError> {
+        match self.ask(&Ask::Refusals)? {
+            Answer::Refusals(refusals) => Ok(refusals),
+            _ => Err(another()),
+        }
+    }
+
+    /// Changes the process's gateway. Returns what follows from the change, for people.
+    ///
+    /// # Errors
+    /// [`AskError::Refused`] with the reason why nothing was changed; the others.
+    pub fn change(&mut self, change: Change) -> Result<String, AskError> {
+        match self.ask(&Ask::Change(change))? {
+            Answer::Done { text } => Ok(text),
+            _ => Err(another()),
         }
     }
 }

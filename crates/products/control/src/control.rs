@@ -11,6 +11,7 @@ use std::time::Instant;
 use pagewire::Host;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::firewall::Firewall;
 use crate::protocol::Stats;
 use crate::server::Server;
 use crate::snapshot::MemoryFile;
@@ -31,6 +32,7 @@ impl Builder {
         let view = View {
             hosts: Mutex::default(),
             sections: Vec::new(),
+            firewall: None,
             began: Instant::now(),
             memory: MemoryFile::open(),
             command: std::env::args_os().map(|w| w.to_string_lossy().into_owned()).collect(),
@@ -52,6 +54,12 @@ impl Builder {
         read: impl Fn() -> Vec<(&'static str, u64)> + Send + Sync + 'static,
     ) -> Self {
         self.view.sections.push((name.to_owned(), Box::new(read)));
+        self
+    }
+
+    /// Shows a gateway, and lets clients change it.
+    pub fn firewall(mut self, firewall: Arc<dyn Firewall>) -> Self {
+        self.view.firewall = Some(firewall);
         self
     }
 

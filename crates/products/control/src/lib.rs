@@ -22,6 +22,7 @@
 mod client;
 mod control;
 mod events;
+mod firewall;
 #[cfg(feature = "prometheus")]
 mod http;
 pub mod limits;
@@ -36,5 +37,6 @@ mod view;
 pub use client::{AskError, Client};
 pub use control::{Builder, Control};
 pub use events::{trace, trace_end};
+pub use firewall::Firewall;
 pub use snapshot::host_stats;
 pub use socket::{BindError, ControlSocket};

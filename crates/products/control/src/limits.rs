@@ -8,7 +8,7 @@ use std::time::Duration;
 /// and say nothing. A person runs one or two programs, a Prometheus server uses one connection.
 pub const CLIENTS: usize = 32;
 
-/// Bytes of a request, its line end included. The longest that means anything has fewer than 100.
+/// Bytes of a request, its line end included: the longest rule has some 300.
 pub const REQUEST_BYTES: usize = 4096;
 
 /// Sockets in one answer: about a megabyte of text. More are asked for with `after`.
@@ -16,6 +16,9 @@ pub const SOCKETS_PER_ANSWER: u32 = 1024;
 
 /// Sockets in one answer if the request does not say how many.
 pub const SOCKETS_BY_DEFAULT: u32 = 256;
+
+/// Flows of a gateway in one answer: about half a megabyte of text.
+pub const FLOWS_PER_ANSWER: u32 = 1024;
 
 /// Slots of a stack's table that are read before the host's lock is given back.
 pub const PLACES_AT_ONCE: usize = 128;

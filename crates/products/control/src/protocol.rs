@@ -5,6 +5,13 @@
 //! | `{"ask":"info"}` | [`Info`]: the process and its hosts |
 //! | `{"ask":"stats"}` | [`Stats`]: counters of every host |
 //! | `{"ask":"sockets","after":N,"limit":N}` | [`SocketPage`]: some sockets, and where the next page begins |
+//! | `{"ask":"rules"}` | [`Rules`]: the rules of the gateway |
+//! | `{"ask":"flows","after":N,"limit":N}` | [`FlowPage`]: some flows of the gateway's guest |
+//! | `{"ask":"refusals"}` | [`Refusals`]: the most frequent ones |
+//! | `{"ask":"change","change":"allow","rule":"example.org:443"}` | `{"answer":"done","text":"…"}`; see [`Change`] |
+//!
+//! The last four are for processes with a gateway. A change is taken from clients in the network namespace of the process
+//! alone, so that the gateway's guest cannot make one.
 //!
 //! Requests are answered in their order. A request that cannot be answered gets
 //! `{"answer":"error","text":"…"}`, and the connection goes on; after one that is too long
@@ -37,6 +44,60 @@ pub enum Ask {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<u32>,
     },
+    /// The rules of the gateway.
+    Rules,
+    /// Flows of the gateway's guest, a page at a time.
+    Flows {
+        /// [`FlowPage::next`] of the page before; none for the first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<u64>,
+        /// Most flows in the answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<u32>,
+    },
+    /// What the gateway has refused most frequently.
+    Refusals,
+    /// A change of the gateway's rules, ports or flows.
+    Change(Change),
+}
+
+/// A change of a gateway. Rules and ports are written as on the command line of `pagewire`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "change", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Change {
+    /// Permits what the rule matches.
+    Allow {
+        /// The rule.
+        rule: String,
+    },
+    /// Forbids what the rule matches; flows that it matches end.
+    Deny {
+        /// The rule.
+        rule: String,
+    },
+    /// Takes a rule back, be it a permission or a denial; flows that the others forbid end.
+    Remove {
+        /// The rule, as [`Rules`] has it.
+        rule: String,
+    },
+    /// Publishes ports of the guest.
+    Publish {
+        /// The ports.
+        port: String,
+    },
+    /// Closes published ports. Clients that are connected stay.
+    Unpublish {
+        /// The ports, as they were published.
+        port: String,
+    },
+    /// Ends a flow, on both sides at once.
+    Kill {
+        /// [`Flow::flow`].
+        flow: u64,
+    },
+    /// Reads the files of rules again.
+    Reload,
 }
 
 /// An answer.
@@ -50,6 +111,17 @@ pub enum Answer {
     Stats(Stats),
     /// To [`Ask::Sockets`].
     Sockets(SocketPage),
+    /// To [`Ask::Rules`].
+    Rules(Rules),
+    /// To [`Ask::Flows`].
+    Flows(FlowPage),
+    /// To [`Ask::Refusals`].
+    Refusals(Refusals),
+    /// To [`Ask::Change`]: the change was made.
+    Done {
+        /// What follows from the change, for people.
+        text: String,
+    },
     /// The request cannot be answered.
     Error {
         /// Why.
@@ -267,6 +339,96 @@ pub struct Tcp {
     pub copies: Option<BTreeMap<String, u64>>,
 }
 
+/// The rules of a gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rules {
+    /// Each rule; denials come first, as in decisions.
+    pub rules: Vec<Rule>,
+    /// Nothing is permitted but what a permission names.
+    pub restricted: bool,
+}
+
+/// A rule of a gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rule {
+    /// `allow` or `deny`.
+    pub effect: String,
+    /// The rule, as on the command line of `pagewire`.
+    pub rule: String,
+    /// The guest's answer to what a denial matches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<String>,
+}
+
+/// Some flows of a guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowPage {
+    /// The flows, in the order of their numbers.
+    pub flows: Vec<Flow>,
+    /// The number to ask for next ([`Ask::Flows`]); none: these were the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+/// A flow of a guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flow {
+    /// The number of the flow, as in the log.
+    pub flow: u64,
+    /// The number of the guest.
+    pub guest: u32,
+    /// `tcp`, `udp` or `icmp`.
+    pub protocol: String,
+    /// `out`, or `in` for a client of a published port.
+    pub direction: String,
+    /// The source.
+    pub from: SocketAddr,
+    /// The destination, as the source named it.
+    pub to: SocketAddr,
+    /// The other side's address, as the kernel of the gateway's machine has it.
+    pub peer: SocketAddr,
+    /// Names that were resolved to the destination's address for the guest, the latest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
+    /// The name that the flow has shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shown: Option<String>,
+    /// The protocol by which the flow has shown a name, or none: `tls`, `http`, `quic`, `ssh`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shown_by: Option<String>,
+    /// Payload bytes from the guest to the network.
+    pub bytes_out: u64,
+    /// Payload bytes from the network to the guest.
+    pub bytes_in: u64,
+    /// Milliseconds since the first packet.
+    pub age_ms: u64,
+    /// Both sides are connected.
+    pub open: bool,
+}
+
+/// What a gateway has refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusals {
+    /// Number of different names that were refused, as far as these are remembered.
+    pub names: u64,
+    /// The same of addresses.
+    pub addresses: u64,
+    /// The most frequent ones.
+    pub most: Vec<Refusal>,
+}
+
+/// A name or a destination that a gateway has refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The name or the destination, for people.
+    pub what: String,
+    /// Number of refusals.
+    pub times: u64,
+    /// The permission that would let it pass, if one would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permission: Option<String>,
+}
+
 fn is_zero(n: &u64) -> bool {
     *n == 0
 }
@@ -296,7 +458,19 @@ mod tests {
         assert_eq!(ask(r#"{"ask":"sockets"}"#), Some(all));
         let page = Ask::Sockets { after: Some(7), limit: Some(3) };
         assert_eq!(ask(r#"{"ask":"sockets","after":7,"limit":3}"#), Some(page));
-        for wrong in ["{}", "[]", r#"{"ask":"halt"}"#, r#"{"ask":"sockets","after":-1}"#] {
+        let change = Change::Allow { rule: "example.org:443".into() };
+        let text = r#"{"ask":"change","change":"allow","rule":"example.org:443"}"#;
+        assert_eq!(ask(text), Some(Ask::Change(change.clone())));
+        assert_eq!(serde_json::to_string(&Ask::Change(change)).unwrap(), text);
+        assert_eq!(ask(r#"{"ask":"change","change":"reload"}"#), Some(Ask::Change(Change::Reload)));
+        for wrong in [
+            r#"{"ask":"change"}"#,
+            r#"{"ask":"change","change":"allow"}"#,
+            "{}",
+            "[]",
+            r#"{"ask":"halt"}"#,
+            r#"{"ask":"sockets","after":-1}"#,
+        ] {
             assert_eq!(ask(wrong), None, "{wrong}");
         }
     }

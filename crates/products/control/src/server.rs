@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Instant;
@@ -220,7 +220,7 @@ impl Client {
             Some(end) if end < REQUEST_BYTES => {
                 let line: Vec<u8> = self.request.drain(..=end).collect();
                 match serde_json::from_slice::<Ask>(&line) {
-                    Ok(ask) => view.answer(&ask),
+                    Ok(ask) => view.answer(&ask, self.stream.as_fd()),
                     Err(error) => Answer::Error { text: format!("not understood: {error}") },
                 }
             }

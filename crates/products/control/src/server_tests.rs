@@ -12,6 +12,7 @@ fn view() -> View {
     View {
         hosts: Mutex::default(),
         sections: Vec::new(),
+        firewall: None,
         began: Instant::now(),
         memory: MemoryFile::open(),
         command: Vec::new(),

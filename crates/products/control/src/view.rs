@@ -1,10 +1,12 @@
 //! [`View`]: the hosts that are shown, and the answers to requests about them.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use pagewire::{Host, WeakHost};
 
+use crate::firewall::{self, Firewall};
 use crate::limits::{SOCKETS_BY_DEFAULT, SOCKETS_PER_ANSWER};
 use crate::protocol::{Answer, Ask, Info, SocketPage, Stats, VERSION};
 use crate::snapshot::{MemoryFile, add_sockets, host_info, host_stats};
@@ -16,6 +18,7 @@ pub(crate) type Section = Box<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync
 pub(crate) struct View {
     pub(crate) hosts: Mutex<Vec<(String, WeakHost)>>,
     pub(crate) sections: Vec<(String, Section)>,
+    pub(crate) firewall: Option<Arc<dyn Firewall>>,
     pub(crate) began: Instant,
     pub(crate) memory: MemoryFile,
     pub(crate) command: Vec<String>,
@@ -36,13 +39,17 @@ impl View {
         up.filter_map(|(at, (name, host))| Some((at, name.clone(), host.upgrade()?))).collect()
     }
 
-    pub(crate) fn answer(&self, ask: &Ask) -> Answer {
+    /// The answer to the client of this socket.
+    pub(crate) fn answer(&self, ask: &Ask, client: BorrowedFd<'_>) -> Answer {
         match ask {
             Ask::Info => Answer::Info(self.info()),
             Ask::Stats => Answer::Stats(self.stats()),
             Ask::Sockets { after, limit } => {
                 let limit = limit.unwrap_or(SOCKETS_BY_DEFAULT).clamp(1, SOCKETS_PER_ANSWER);
                 Answer::Sockets(self.sockets(after.unwrap_or(0), limit as usize))
+            }
+            Ask::Rules | Ask::Flows { .. } | Ask::Refusals | Ask::Change(_) => {
+                firewall::answer(self.firewall.as_deref(), ask, client)
             }
         }
     }

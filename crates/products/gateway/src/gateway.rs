@@ -454,17 +454,29 @@ impl Guest {
     /// # Errors
     /// Those of [`Rules::checked`]; the rules stay as they were.
     pub fn set_rules(&self, rules: Rules) -> Result<usize, RuleError> {
-        let rules = rules.checked()?;
-        let change =
-            |stack: &mut Stack, now| self.relay.with(|relay| relay.set_rules(now, stack, rules));
-        Ok(self.host.with_stack(change))
+        self.change_rules(|_| rules)
+    }
+
+    /// As [`set_rules`](Self::set_rules), with rules that are made of the present ones; no other change comes in between.
+    ///
+    /// # Errors
+    /// As [`set_rules`](Self::set_rules).
+    pub fn change_rules(&self, change: impl FnOnce(Rules) -> Rules) -> Result<usize, RuleError> {
+        self.host.with_stack(|stack, now| {
+            self.relay.with(|relay| {
+                let rules = change(Rules::clone(&relay.rules())).checked()?;
+                Ok(relay.set_rules(now, stack, rules))
+            })
+        })
     }
 
     /// The flows of the guest, in the order of their numbers.
     pub fn flows(&self) -> Vec<FlowState> {
         let (sender, joined) = channel();
         let look = move |flow: &JoinedFlow<'_>| {
-            flow.state().map(|state| drop(sender.send(state)));
+            if let Some(state) = flow.state() {
+                let _ = sender.send(state);
+            }
             Ok(None)
         };
         let now = self.host.now();

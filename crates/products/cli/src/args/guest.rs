@@ -337,7 +337,7 @@ Examples:
 Exit status: 0 asked to end, or its guest has gone; 1 failed; 2 a mistake in the options or the passed sockets.";
 
 /// A rule, and what a guest gets that it denies.
-fn denial(text: &str) -> Result<(Rule, Verdict), String> {
+pub(crate) fn denial(text: &str) -> Result<(Rule, Verdict), String> {
     let (rule, answer) = match text.rsplit_once('=') {
         None => (text, Verdict::Prohibit),
         Some((rule, "prohibit")) => (rule, Verdict::Prohibit),
@@ -349,6 +349,16 @@ fn denial(text: &str) -> Result<(Rule, Verdict), String> {
         }
     };
     Ok((rule.parse().map_err(|error: RuleError| error.to_string())?, answer))
+}
+
+/// The word for what a guest gets that a rule denies.
+pub(crate) fn denial_word(answer: Verdict) -> &'static str {
+    match answer {
+        Verdict::Refuse => "refuse",
+        Verdict::Unreachable => "unreachable",
+        Verdict::Drop => "drop",
+        Verdict::Prohibit | Verdict::Allow | Verdict::To(_) => "prohibit",
+    }
 }
 
 fn named(text: &str) -> Result<(Name, IpAddr), String> {

@@ -3,14 +3,15 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
 /// How other programs observe a running command.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Observation options")]
 pub(crate) struct ViewOptions {
-    /// Unix socket at which `pagewire ss` and `pagewire top` ask; none: no socket [default: PID.sock in
-    /// $XDG_RUNTIME_DIR/pagewire, of root in /run/pagewire]
+    /// Unix socket at which `pagewire ss`, `top` and `ctl` ask; none: no socket. Where a path
+    /// is given, `ctl` may publish ports of a guest [default: PID.sock in $XDG_RUNTIME_DIR/pagewire, of
+    /// root in /run/pagewire]
     #[arg(long, value_name = "PATH|none")]
     pub(crate) control: Option<PathBuf>,
 
@@ -68,6 +69,71 @@ pub(crate) struct TopOptions {
     #[command(flatten)]
     pub(crate) target: Target,
 }
+
+#[derive(Debug, Args)]
+pub(crate) struct CtlOptions {
+    #[command(flatten)]
+    pub(crate) target: Target,
+
+    /// JSON: the answer of the process
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) verb: CtlVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CtlVerb {
+    /// Permit what the rule matches; if it is the first permission, nothing else from now on
+    Allow {
+        /// The rule, as of --allow
+        rule: String,
+    },
+    /// Forbid what the rule matches, and end its flows
+    Deny {
+        /// The rule, as of --deny
+        rule: String,
+    },
+    /// Take a permission or a denial back
+    Remove {
+        /// The rule, as `rules` shows it
+        rule: String,
+    },
+    /// Show the rules
+    Rules,
+    /// Show the flows of the guest: their numbers, names, bytes
+    Flows,
+    /// Show what was refused most frequently, and the rule that permits it
+    Refused,
+    /// Publish a port of the guest
+    Publish {
+        /// The port, as of --publish
+        port: String,
+    },
+    /// Close a published port; clients that are connected stay
+    Unpublish {
+        /// The port, as it was published
+        port: String,
+    },
+    /// End a flow, on both sides at once
+    Kill {
+        /// The number of the flow, as `flows` and the log have it
+        flow: u64,
+    },
+    /// Read the rules again: the options and the files of --rules; what was changed since is forgotten
+    Reload,
+}
+
+pub(super) const CTL_EXAMPLES: &str = "\
+Examples:
+  pagewire ctl refused
+      what the guest of the only gateway of this user was refused, and the rule that would permit it
+  pagewire ctl allow 'registry.example:443'
+  pagewire ctl flows
+  pagewire ctl --control 4711 kill 17
+
+Changes are taken from the network namespace of the gateway itself alone: a guest cannot make one.";
 
 pub(super) const SS_EXAMPLES: &str = "\
 Examples:

@@ -3,6 +3,8 @@
 //! A gateway is made in two steps: [`open`] does everything that needs rights or can be wrong;
 //! [`OpenGateway::start`] follows behind the sandbox ([`enter_sandbox`]), when there may be threads.
 
+mod firewall;
+
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,6 +29,7 @@ use crate::args::guest::{self as args, GuestOptions, Interface};
 use crate::failure::{Failure, reason};
 use crate::net::{LineWrappers, line_text, show_line, user};
 use crate::view;
+use firewall::GuestFirewall;
 
 /// The parts of a gateway that are opened before the sandbox, while this process still may.
 pub(crate) struct OpenGateway {
@@ -41,6 +44,7 @@ pub(crate) struct OpenGateway {
     forwarded: Vec<Forward>,
     /// What the guest learns by DHCP and advertisements, if it does not have its addresses.
     advertised: Option<Advertised>,
+    rules: MakeRules,
 }
 
 /// Makes of the options what needs rights, or can be wrong.
@@ -69,8 +73,9 @@ pub(crate) fn open(
         published.push((what.clone(), opened.map_err(failed)?));
     }
     let fault = fault(options)?;
+    let mappings = network.mappings(options);
     let builder = Gateway::builder()
-        .rules(rules(options, &network)?)
+        .rules(rules(options, &mappings)?)
         .resolver(resolver(&options.dns)?)
         .source(source(&options.source)?)
         .names(names(options, &network));
@@ -84,6 +89,10 @@ pub(crate) fn open(
         network,
         forwarded: options.forward.clone(),
         advertised,
+        rules: {
+            let options = options.clone();
+            Box::new(move || rules(&options, &mappings).map_err(Failure::into_text))
+        },
     })
 }
 
@@ -117,7 +126,8 @@ impl OpenGateway {
             guest.publish(&what).map_err(|e| refused(&what, e))?;
         }
         let guests = self.network.guests().collect();
-        Ok(Served { guest, guests, line, line_delay: self.line_delay, _gateway: gateway })
+        let (line_delay, rules) = (self.line_delay, self.rules);
+        Ok(Served { guest, guests, line, line_delay, rules, _gateway: gateway })
     }
 }
 
@@ -127,7 +137,7 @@ fn log(path: &Path, most: u64) -> Result<(File, u64), Failure> {
     Log::open(path, most).map_err(failed)
 }
 
-fn rules(options: &GuestOptions, network: &GuestNetwork) -> Result<Rules, Failure> {
+fn rules(options: &GuestOptions, mappings: &[(IpAddr, IpAddr)]) -> Result<Rules, Failure> {
     let mut rules = if options.offline { Rules::offline() } else { Rules::default() };
     for rule in &options.allow {
         rules = rules.allow(rule.clone());
@@ -138,8 +148,8 @@ fn rules(options: &GuestOptions, network: &GuestNetwork) -> Result<Rules, Failur
     for prefix in &options.nat64 {
         rules = rules.nat64(*prefix);
     }
-    for (address, to) in network.mappings(options) {
-        rules = rules.map(address, to);
+    for (address, to) in mappings {
+        rules = rules.map(*address, *to);
     }
     rules.checked().map_err(|e| Failure::Usage(format!("--allow, --deny and --nat64: {e}")))
 }
@@ -203,6 +213,9 @@ fn names(options: &GuestOptions, network: &GuestNetwork) -> OwnNames {
     names
 }
 
+/// Makes rules of options and files.
+type MakeRules = Box<dyn Fn() -> Result<Rules, String> + Send + Sync>;
+
 /// A gateway with its one guest.
 pub(crate) struct Served {
     guest: Guest,
@@ -211,6 +224,8 @@ pub(crate) struct Served {
     /// Counts of `--fault` and `--rate`.
     line: Option<FaultWatch>,
     line_delay: Duration,
+    /// Makes the rules anew of the options and of files.
+    rules: MakeRules,
     // Behind the guest, which it serves.
     _gateway: Gateway,
 }
@@ -249,7 +264,25 @@ impl Served {
             Some(served) => served.guest.counters().iter().collect(),
             None => Vec::new(),
         };
-        shown.section("gateway", counts)
+        shown.section("gateway", counts).firewall(Arc::new(GuestFirewall(Arc::downgrade(self))))
+    }
+
+    pub(super) fn guest(&self) -> &Guest {
+        &self.guest
+    }
+
+    /// Changes the rules. Returns the number of flows that have ended by that.
+    pub(super) fn change_rules(
+        &self,
+        change: impl FnOnce(Rules) -> Rules,
+    ) -> Result<usize, String> {
+        self.guest.change_rules(change).map_err(|error| error.to_string())
+    }
+
+    /// Reads the rules again. Returns the number of flows that have ended by that.
+    pub(super) fn reload(&self) -> Result<usize, String> {
+        let rules = (self.rules)()?;
+        self.change_rules(|_| rules)
     }
 
     /// The counters that `--stats` prints.
@@ -342,13 +375,16 @@ pub(crate) fn needs_sockets_inside(options: &GuestOptions) -> bool {
     of_clients || !options.forward.is_empty() || options.publish.iter().any(Publish::is_auto)
 }
 
-/// Whether ports are opened later, when this process has given up its rights.
+/// Whether ports are opened later, when this process has given up its rights: as programs listen, or by
+/// `pagewire ctl`, for which the control socket has a path of the user's choice.
 pub(crate) fn opens_ports_later(options: &GuestOptions) -> bool {
+    let is_path = |path: &std::path::PathBuf| path != Path::new("none");
     options.publish.iter().any(Publish::is_auto)
+        || options.view.control.as_ref().is_some_and(is_path)
 }
 
 /// Why a port cannot be published, and what to do about it.
-fn publish_reason(error: &io::Error) -> String {
+pub(super) fn publish_reason(error: &io::Error) -> String {
     let hint = match error.kind() {
         io::ErrorKind::AddrInUse => {
             "; another program has it, or another --publish: take another, as in 8081:80"
@@ -434,7 +470,8 @@ mod tests {
             guest.publish(&what.parse().unwrap()).unwrap();
         }
         let (line, line_delay) = (None, Duration::ZERO);
-        let served = Served { guest, guests, line, line_delay, _gateway: gateway };
+        let rules: MakeRules = Box::new(|| Ok(Rules::default()));
+        let served = Served { guest, guests, line, line_delay, rules, _gateway: gateway };
         (Arc::new(served), inside.start().unwrap())
     }
 

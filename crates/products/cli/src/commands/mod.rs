@@ -7,6 +7,8 @@ pub(crate) mod api;
 mod background;
 #[cfg(feature = "full")]
 pub(crate) mod check;
+#[cfg(feature = "full")]
+pub(crate) mod ctl;
 pub(crate) mod demo;
 #[cfg(feature = "full")]
 pub(crate) mod fetch;

@@ -42,11 +42,14 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use pagewire::Cidr;
 use pagewire::device::DeviceError;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use crate::sys::netns_cookie;
 
 pub use inside::inside;
 pub use lifetime::Lifetime;
@@ -54,6 +57,17 @@ pub use outside::tap_in;
 pub use ports::{ListeningPort, ListensAt};
 pub use program::{Change, Program, ProgramError};
 pub use sockets::NsSockets;
+
+/// Whether the client of a connected Unix socket made its socket in this process's network namespace: it is no program of
+/// a guest. `false` where the kernel does not say (before Linux 5.14).
+pub fn is_ours(client: BorrowedFd<'_>) -> bool {
+    let own = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    let Ok(own) = own else { return false };
+    match (netns_cookie(client), netns_cookie(own.as_fd())) {
+        (Ok(client), Ok(own)) => client == own,
+        _ => false,
+    }
+}
 
 /// The network settings inside of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -38,6 +38,8 @@ pub struct Rules {
     mapped: Vec<(IpAddr, IpAddr)>,
     /// Prefixes behind which the network translates to IPv4.
     translators: Vec<Cidr>,
+    /// Nothing is permitted but what a permission names, be there none.
+    restricted: bool,
     offline: bool,
 }
 
@@ -50,8 +52,33 @@ impl Rules {
     /// Permits what the rule matches. From the first one on, nothing else is permitted.
     #[must_use]
     pub fn allow(mut self, rule: Rule) -> Self {
+        self.restricted = true;
         self.allow.push(rule);
         self
+    }
+
+    /// Takes all permissions and denials back that are equal to the rule. Where permissions were given, nothing but what
+    /// others name is permitted from then on, be there none.
+    #[must_use]
+    pub fn without(mut self, rule: &Rule) -> Self {
+        self.allow.retain(|other| other != rule);
+        self.deny.retain(|(other, _)| other != rule);
+        self
+    }
+
+    /// The permissions, in their order.
+    pub fn permissions(&self) -> impl Iterator<Item = &Rule> {
+        self.allow.iter()
+    }
+
+    /// The denials with the guest's answers, in their order.
+    pub fn prohibitions(&self) -> impl Iterator<Item = (&Rule, Verdict)> {
+        self.deny.iter().map(|(rule, answer)| (rule, *answer))
+    }
+
+    /// Whether nothing is permitted but what a permission names.
+    pub fn is_restricted(&self) -> bool {
+        self.restricted || self.offline
     }
 
     /// Forbids what the rule matches, whatever is permitted.
@@ -190,7 +217,7 @@ impl Rules {
         if let Some((_, answer)) = self.deny.iter().find(|(rule, _)| self.denies(rule, ask)) {
             return *answer;
         }
-        if !self.allow.is_empty() && !ask.mapped && !self.allow.iter().any(|r| permitted(&r)) {
+        if self.restricted && !ask.mapped && !self.allow.iter().any(|r| permitted(&r)) {
             return Verdict::Prohibit;
         }
         let target = |(_, to): &(_, IpAddr)| Verdict::To(SocketAddr::new(*to, ask.to.port()));
@@ -202,7 +229,7 @@ impl Rules {
         if ask.direction == Direction::In || ask.mapped || ask.protocol == Protocol::Echo {
             return Demand::Nothing;
         }
-        if self.allow.is_empty() {
+        if !self.restricted {
             let denies = ask.protocol == Protocol::Tcp && self.denies_names();
             return if denies { Demand::NoDeniedName } else { Demand::Nothing };
         }
@@ -221,7 +248,7 @@ impl Rules {
         if shown.name.as_ref().is_some_and(|name| self.denials().any(|rule| denies(rule, name))) {
             return false;
         }
-        if self.allow.is_empty() {
+        if !self.restricted {
             return true;
         }
         let mut ask = ask.clone();
@@ -268,7 +295,7 @@ impl Rules {
                 }
         };
         let all = name.map(by_name).into_iter().chain([by_address]);
-        all.filter(|_| !self.allow.is_empty()).find(permits)
+        all.filter(|_| self.restricted).find(permits)
     }
 
     /// A permission that would let the name be asked for; `None` as of [`permission`](Self::permission).
@@ -276,7 +303,7 @@ impl Rules {
         let what = Pattern::Name(Glob(name.as_str().into()));
         let rule = Rule { what, ports: None, protocol: None, proof: Proof::default() };
         let opens = || self.clone().allow(rule.clone()).resolves(name);
-        let permits = !self.allow.is_empty() && is_plain(name) && opens();
+        let permits = self.restricted && is_plain(name) && opens();
         permits.then_some(rule)
     }
 
@@ -288,7 +315,7 @@ impl Rules {
         let names_only = self.allow.iter().all(|rule| matches!(rule.what, Pattern::Name(_)));
         !self.offline
             && !self.denials().any(denied)
-            && (self.allow.is_empty() || !names_only || self.allow.iter().any(has))
+            && (!self.restricted || !names_only || self.allow.iter().any(has))
     }
 }
 

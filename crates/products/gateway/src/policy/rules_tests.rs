@@ -601,3 +601,20 @@ fn a_denied_name_is_not_shown_whatever_is_permitted() {
     // A denial holds for what it names, whatever its prefix.
     assert!(!shows(&deny(&["tls:b.org"]), &[], ShownBy::Http, "b.org"));
 }
+
+#[test]
+fn the_last_permission_that_is_taken_back_leaves_nothing_permitted() {
+    let rule: Rule = "203.0.113.0/24".parse().unwrap();
+    let name: Rule = "good.example".parse().unwrap();
+    let rules = Rules::default().allow(rule.clone()).allow(name.clone()).deny(rule.clone());
+    let rules = rules.without(&rule);
+    assert_eq!(rules.permissions().collect::<Vec<_>>(), [&name]);
+    assert_eq!(rules.prohibitions().count(), 0);
+    let rules = rules.without(&name);
+    assert!(rules.is_restricted() && rules.permissions().next().is_none());
+    let (from, to) = ("10.0.2.15:1000".parse().unwrap(), "203.0.113.7:443".parse().unwrap());
+    let ask = Ask::new(GuestId(1), Protocol::Tcp, from, to);
+    assert_eq!(rules.judge(&ask), Verdict::Prohibit);
+    assert!(!rules.resolves(&"good.example".parse().unwrap()));
+    assert_eq!(Rules::default().judge(&ask), Verdict::Allow);
+}

@@ -109,6 +109,24 @@ pub(crate) fn is_delivered(fd: BorrowedFd<'_>) -> bool {
     done != 0 || (is_zero(UNACKED) && is_zero(NOT_SENT))
 }
 
+/// The number of the network namespace that a socket is of; a connected Unix socket is of its client's
+/// (`SO_NETNS_COOKIE`, Linux 5.14).
+pub(crate) fn netns_cookie(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut cookie = 0_u64;
+    let mut len = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the kernel writes no more than `len` bytes, which the number has, and the length; both outlive the call.
+    let done = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut len,
+        )
+    };
+    check(done as isize).map(|_| cookie)
+}
+
 /// Has a later `bind` choose no port: `connect` chooses one that is free for its destination
 /// (`IP_BIND_ADDRESS_NO_PORT`, which holds for IPv6, too).
 pub(crate) fn bind_without_port(fd: BorrowedFd<'_>) -> io::Result<()> {

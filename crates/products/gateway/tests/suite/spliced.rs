@@ -4,8 +4,9 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -728,6 +729,20 @@ fn a_new_denial_ends_joined_connections_and_they_are_listed_until_then() {
     assert!(world.guest.kill(flow.flow) && !world.guest.kill(flow.flow));
     expect_reset(&client);
     assert_eq!(world.journal.wait_for_ends(2), [How::Prohibited, How::Killed]);
+}
+
+#[test]
+fn a_client_from_the_namespace_is_told_from_one_of_ours() {
+    let Some((netns, _)) = namespace() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let client = || UnixStream::connect(&path).unwrap();
+    let is_ours = || pagewire_gateway::netns::is_ours(listener.accept().unwrap().0.as_fd());
+    let _inside = netns.inside(client);
+    assert!(!is_ours());
+    let _outside = client();
+    assert!(is_ours());
 }
 
 #[test]

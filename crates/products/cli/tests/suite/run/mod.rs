@@ -3,6 +3,7 @@
 
 mod activated;
 mod gateway;
+mod live;
 mod names;
 mod process;
 mod programs;

@@ -1,0 +1,127 @@
+//! `pagewire ctl`: the rules, flows and ports of a running gateway.
+
+use pagewire_control::protocol::{Answer, Ask, Change, Flow, Refusals, Rules};
+
+use crate::args::view::{CtlOptions, CtlVerb};
+use crate::commands::processes::{self, Process};
+use crate::failure::{Failure, ascii, plain, say};
+
+/// Most flows that are shown.
+const MOST: usize = 100_000;
+
+pub(crate) fn run(options: &CtlOptions) -> Result<(), Failure> {
+    let mut process = only_gateway(processes::find(&options.target)?)?;
+    let name = process.name();
+    let failed = |error| Failure::because(name, processes::why_not(&error));
+    let client = &mut process.client;
+    let answer = match &options.verb {
+        CtlVerb::Rules => client.rules().map(Answer::Rules),
+        CtlVerb::Flows => client
+            .all_flows(MOST)
+            .map(|flows| Answer::Flows(pagewire_control::protocol::FlowPage { flows, next: None })),
+        CtlVerb::Refused => client.refusals().map(Answer::Refusals),
+        CtlVerb::Allow { rule } => client.ask(&Ask::Change(Change::Allow { rule: rule.clone() })),
+        CtlVerb::Deny { rule } => client.ask(&Ask::Change(Change::Deny { rule: rule.clone() })),
+        CtlVerb::Remove { rule } => client.ask(&Ask::Change(Change::Remove { rule: rule.clone() })),
+        CtlVerb::Publish { port } => {
+            client.ask(&Ask::Change(Change::Publish { port: port.clone() }))
+        }
+        CtlVerb::Unpublish { port } => {
+            client.ask(&Ask::Change(Change::Unpublish { port: port.clone() }))
+        }
+        CtlVerb::Kill { flow } => client.ask(&Ask::Change(Change::Kill { flow: *flow })),
+        CtlVerb::Reload => client.ask(&Ask::Change(Change::Reload)),
+    };
+    let answer = answer.map_err(failed)?;
+    if options.json {
+        let text = serde_json::to_string(&answer).map_err(|e| Failure::Failed(e.to_string()))?;
+        say(format_args!("{}", ascii(&text)));
+        return Ok(());
+    }
+    // Root reads what the processes of other users say.
+    for line in lines(&answer) {
+        say(format_args!("{}", plain(&line)));
+    }
+    Ok(())
+}
+
+/// The gateway among the processes.
+fn only_gateway(processes: Vec<Process>) -> Result<Process, Failure> {
+    let named = processes.len() == 1;
+    let mut gateways: Vec<Process> = processes
+        .into_iter()
+        .filter_map(|mut process| (named || process.client.rules().is_ok()).then_some(process))
+        .collect();
+    match (gateways.pop(), gateways.len()) {
+        (Some(only), 0) => Ok(only),
+        (None, _) => Err(Failure::Failed(format!("no gateway runs: {}", processes::none_found()))),
+        (Some(last), _) => {
+            let all: Vec<String> = gateways.iter().chain([&last]).map(Process::name).collect();
+            let why = format!("{} run: name one with --control", all.join(", "));
+            Err(Failure::Failed(why))
+        }
+    }
+}
+
+fn lines(answer: &Answer) -> Vec<String> {
+    match answer {
+        Answer::Rules(rules) => rule_lines(rules),
+        Answer::Flows(page) => flow_lines(&page.flows),
+        Answer::Refusals(refusals) => refusal_lines(refusals),
+        Answer::Done { text } => vec![text.clone()],
+        _ => Vec::new(),
+    }
+}
+
+fn rule_lines(Rules { rules, restricted }: &Rules) -> Vec<String> {
+    let line = |rule: &pagewire_control::protocol::Rule| {
+        let answer = rule.answer.as_ref().filter(|answer| *answer != "prohibit");
+        let answer = answer.map(|answer| format!("={answer}")).unwrap_or_default();
+        format!("{:<5} {}{answer}", rule.effect, rule.rule)
+    };
+    let rest =
+        if *restricted { "nothing else is permitted" } else { "everything else is permitted" };
+    rules.iter().map(line).chain([rest.to_owned()]).collect()
+}
+
+/// The lines: a heading, then one for each flow.
+pub(crate) fn flow_lines(flows: &[Flow]) -> Vec<String> {
+    let cells = |flow: &Flow| {
+        let shown = flow.shown.clone().or_else(|| flow.names.first().cloned());
+        let by = flow.shown_by.clone().unwrap_or_else(|| "-".to_owned());
+        [
+            flow.flow.to_string(),
+            format!("{} {}", flow.direction, flow.protocol),
+            (if flow.open { "open" } else { "dials" }).to_owned(),
+            flow.from.to_string(),
+            flow.to.to_string(),
+            shown.unwrap_or_else(|| "-".to_owned()),
+            by,
+            flow.bytes_out.to_string(),
+            flow.bytes_in.to_string(),
+            format!("{:.1}", flow.age_ms as f64 / 1000.0),
+        ]
+    };
+    let heading = ["flow", "way", "state", "from", "to", "name", "shown by", "out", "in", "age s"];
+    let rows: Vec<[String; 10]> =
+        std::iter::once(heading.map(str::to_owned)).chain(flows.iter().map(cells)).collect();
+    let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(String::len).max();
+    let widths: Vec<usize> = (0..heading.len()).map(|at| width(at).unwrap_or(0)).collect();
+    let line = |row: &[String; 10]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+fn refusal_lines(refusals: &Refusals) -> Vec<String> {
+    let line = |refusal: &pagewire_control::protocol::Refusal| {
+        let permit = refusal.permission.as_ref();
+        let permit = permit.map(|rule| format!("  pagewire ctl allow {rule}")).unwrap_or_default();
+        format!("{:>6} times {}{permit}", refusal.times, refusal.what)
+    };
+    if refusals.most.is_empty() {
+        return vec!["nothing was refused".to_owned()];
+    }
+    refusals.most.iter().map(line).collect()
+}
