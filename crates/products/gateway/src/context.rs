@@ -15,11 +15,11 @@ use crate::guest_link::GuestLink;
 use crate::limits::{
     DESTINATIONS_BURST, DESTINATIONS_PER_SECOND, REDIRECTIONS, UDP_ENDPOINTS, UDP_PORTS,
 };
-use crate::policy::{LocalAddresses, Rules};
+use crate::policy::{LocalAddresses, Rule, Rules};
 use crate::rate::Rate;
 use crate::request::{
-    Ask, Demand, Direction, FlowState, GuestId, How, Journal, Judge, Name, Protocol, Record, Shown,
-    Verdict,
+    Ask, Audit, Demand, Direction, FlowState, GuestId, How, Journal, Judge, Name, Protocol, Record,
+    Shown, ShownBy, Verdict,
 };
 use crate::shown::DatagramGate;
 use crate::source::Source;
@@ -193,7 +193,10 @@ impl Context {
         ask.once = self.dns.names().denied(to.ip());
         let flow = self.next_flow();
         let decided = self.verdict(now, &mut ask);
-        let (mut verdict, end) = decided.unwrap_or((Verdict::Drop, to));
+        let (mut verdict, mut end) = decided.unwrap_or((Verdict::Drop, to));
+        if self.rules.is_audit() && decided.is_some() {
+            (verdict, end) = self.audit(now, flow, &mut ask, (verdict, end));
+        }
         let shows_by_quic = ask.protocol == Protocol::Udp && ask.demand == Demand::PermittedName;
         if shows_by_quic && !DatagramGate::has_room(&self.quic_flows) {
             verdict = Verdict::Prohibit;
@@ -269,13 +272,16 @@ impl Context {
     /// Writes down names that the resolver refused.
     pub(crate) fn note_refused_names(&mut self, now: Instant) {
         let (names, more) = self.dns.take_refused();
+        let audit = self.rules.is_audit();
         self.denials.note_beyond(now, more);
         for name in names {
             if self.denials.note_name(now, name.as_ref(), &self.rules) {
                 let guest = self.guest;
                 let text = name.as_ref().map_or("unreadable", |name| name.as_str());
-                tracing::info!(%guest, name = text, "a name was refused");
-                self.note(|| Record::DeniedName { guest, name });
+                if !audit {
+                    tracing::info!(%guest, name = text, "a name was refused");
+                }
+                self.note(|| Record::DeniedName { guest, name, audit });
             }
         }
     }
@@ -385,6 +391,9 @@ impl Context {
         if record.ask.direction == Direction::In {
             return self.permits_client(&record.ask).then_some(Demand::Nothing);
         }
+        if self.rules.is_audit() {
+            return Some(record.ask.demand);
+        }
         let before = record.ask.demand;
         let ask = &mut record.ask;
         self.add_names(now, ask);
@@ -425,6 +434,98 @@ impl Context {
         }
     }
 
+    /// The verdict on a flow under rules that only write down what they refuse, and its destination.
+    fn audit(
+        &mut self,
+        now: Instant,
+        flow: u64,
+        ask: &mut Ask,
+        (verdict, end): (Verdict, SocketAddr),
+    ) -> (Verdict, SocketAddr) {
+        let demand = std::mem::take(&mut ask.demand);
+        let is_refused = !permits_flow(verdict);
+        let asks_for_name = demand == Demand::PermittedName;
+        let (mut verdict, mut end) = (verdict, end);
+        if is_refused {
+            // What the embedding program says holds, and so do the limits that no rule sets.
+            let is_its = self.judge.as_ref().is_some_and(|judge| judge.judge(ask).is_some());
+            verdict = match self.rules.opened().judge(ask) {
+                opened if permits_flow(opened) && !is_its => opened,
+                _ => return (verdict, end),
+            };
+            end = if let Verdict::To(to) = verdict { to } else { ask.to };
+            if end == ask.to && self.link.ends_here(end.ip()) {
+                return (Verdict::Refuse, end);
+            }
+        }
+        match ask.protocol {
+            // The first bytes are looked at, and pass whatever they show.
+            Protocol::Tcp => {
+                ask.demand = Demand::NoDeniedName;
+                ask.audit = match (is_refused, asks_for_name) {
+                    (true, _) => Audit::Refused,
+                    (false, true) => Audit::AsksForName,
+                    (false, false) => Audit::Permitted,
+                };
+            }
+            // Datagrams to port 443 are taken for QUIC's.
+            Protocol::Udp if asks_for_name && end.port() != HTTPS => {
+                let shown = Some(Shown { by: ShownBy::Unknown, name: None });
+                self.note_audit(now, flow, ask, shown);
+            }
+            Protocol::Udp if is_refused => {
+                let shown = Shown { by: ShownBy::Unknown, name: None };
+                self.note_audit(now, flow, ask, (end.port() != HTTPS).then_some(shown));
+            }
+            Protocol::Echo if is_refused => self.note_audit(now, flow, ask, None),
+            Protocol::Udp | Protocol::Echo => {}
+        }
+        (verdict, end)
+    }
+
+    /// Writes down what rules would refuse.
+    fn note_audit(&mut self, now: Instant, flow: u64, ask: &Ask, shown: Option<Shown>) {
+        self.counters.audited += 1;
+        let permission = self.rules.permission(ask, shown.as_ref());
+        if self.denials.note_audit(now, ask, shown.as_ref(), permission.as_ref()) {
+            let permission = permission.map(|rule| rule.to_string());
+            self.note(|| Record::Audit { flow, ask: ask.clone(), shown, permission });
+        }
+    }
+
+    /// Judges what a flow shows.
+    pub(crate) fn judge_shown(
+        &mut self,
+        now: Instant,
+        record: &mut FlowRecord,
+        shown: &Shown,
+    ) -> bool {
+        let audit = std::mem::take(&mut record.ask.audit);
+        let permits = audit != Audit::Refused && self.permits_shown(now, &record.ask, shown);
+        if !permits && self.rules.is_audit() {
+            self.note_audit(now, record.flow, &record.ask, Some(shown.clone()));
+            return true;
+        }
+        permits
+    }
+
+    /// The rule that would permit a flow which an audit has not written down.
+    pub(crate) fn missing_permission(&self, record: &FlowRecord) -> Option<Rule> {
+        let is_missing = record.ask.audit != Audit::Permitted;
+        let shown = Shown { by: ShownBy::Unknown, name: None };
+        is_missing.then(|| self.rules.permission(&record.ask, Some(&shown))).flatten()
+    }
+
+    /// Writes down how a flow ended, and the refusal of rules that nothing has caused to be written down so far.
+    pub(crate) fn close(&mut self, now: Instant, mut record: FlowRecord, how: How) {
+        if std::mem::take(&mut record.ask.audit) != Audit::Permitted {
+            let has_name = !record.ask.names.is_empty();
+            let shown = has_name.then_some(Shown { by: ShownBy::Unknown, name: None });
+            self.note_audit(now, record.flow, &record.ask, shown);
+        }
+        record.close(now, how, self);
+    }
+
     /// Writes down that a flow is refused for what it shows.
     pub(crate) fn note_mismatch(&mut self, now: Instant, record: &FlowRecord, shown: &Shown) {
         let FlowRecord { flow, ask, .. } = record;
@@ -457,6 +558,9 @@ fn destination_or_denial(verdict: Verdict, to: SocketAddr) -> Result<SocketAddr,
         Verdict::Drop => Err(Denial::Drop),
     }
 }
+
+/// The port of HTTPS, and of HTTP/3.
+const HTTPS: u16 = 443;
 
 fn permits_flow(verdict: Verdict) -> bool {
     matches!(verdict, Verdict::Allow | Verdict::To(_))

@@ -20,6 +20,8 @@ pagewire::parts::counters! {
         denied,
         /// The part of `denied` that was permitted, and then showed no name that permits it.
         mismatched,
+        /// Flows that rules would have refused, and that went on for an audit.
+        audited,
         /// Asks that were dropped because the kernel did not say whether the destination is this machine.
         undecided,
         /// Names that the resolver refused, because of a rule or for want of a resolver.

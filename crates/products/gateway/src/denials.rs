@@ -9,6 +9,7 @@ use pagewire::services::Instant;
 
 use crate::limits::{
     DENIAL_LINES_BURST, DENIAL_LINES_PER_SECOND, DENIAL_SUM, DENIALS_REMEMBERED, REFUSALS_TOLD,
+    RULES,
 };
 use crate::policy::{Rule, Rules};
 use crate::rate::Rate;
@@ -28,6 +29,8 @@ pub struct Denied {
     pub first: Option<String>,
     /// Refusals, at most [`REFUSALS_TOLD`](crate::limits::REFUSALS_TOLD), the most frequent in front.
     pub most: Vec<Refusal>,
+    /// Some of these went on: the rules were an [audit](crate::Rules::audit).
+    pub audit: bool,
 }
 
 /// A name or destination that was refused.
@@ -62,7 +65,11 @@ impl fmt::Display for Denied {
         let names = part(self.names, "name", "names");
         let parts = names.into_iter().chain(part(self.addresses, "address", "addresses"));
         let parts: Vec<String> = parts.collect();
-        let verb = if self.names + self.addresses == 1 { "was" } else { "were" };
+        let verb = match (self.audit, self.names + self.addresses) {
+            (true, _) => "would have been",
+            (false, 1) => "was",
+            (false, _) => "were",
+        };
         write!(f, "{} {verb} refused", parts.join(" and "))?;
         self.first.as_ref().map_or(Ok(()), |first| write!(f, "; the first: {first}"))
     }
@@ -80,6 +87,9 @@ pub(crate) struct Denials {
     first: Option<String>,
     /// Refusals by their text.
     refusals: BTreeMap<String, (u64, Option<Rule>)>,
+    /// Rules that would permit what an audit has written down, by their text, and for how many flows.
+    permissions: BTreeMap<String, (Rule, u64)>,
+    audit: bool,
 }
 
 impl Default for Denials {
@@ -91,6 +101,8 @@ impl Default for Denials {
             addresses: BTreeSet::new(),
             first: None,
             refusals: BTreeMap::new(),
+            permissions: BTreeMap::new(),
+            audit: false,
         }
     }
 }
@@ -112,10 +124,36 @@ impl Denials {
         rules: &Rules,
     ) -> bool {
         self.note_address(ask);
-        let name = shown.name.as_ref().map_or("no name", Name::as_str);
-        let what = format!("{}, which shows {name} ({})", ask.destination(), shown.by.name());
-        self.count(what, || rules.permission(ask, Some(shown)));
+        self.count(showing(ask, shown), || rules.permission(ask, Some(shown)));
         self.may_write(now)
+    }
+
+    /// Notes a flow that rules would refuse, and the rule that would permit it. `true`: the flow is to be written down.
+    pub(crate) fn note_audit(
+        &mut self,
+        now: Instant,
+        ask: &Ask,
+        shown: Option<&Shown>,
+        permission: Option<&Rule>,
+    ) -> bool {
+        self.audit = true;
+        self.note_address(ask);
+        let what = shown.map_or_else(|| ask.destination(), |shown| showing(ask, shown));
+        self.count(what, || permission.cloned());
+        if let Some(rule) = permission {
+            let text = rule.to_string();
+            if let Some((_, flows)) = self.permissions.get_mut(&text) {
+                *flows += 1;
+            } else if self.permissions.len() < RULES {
+                self.permissions.insert(text, (rule.clone(), 1));
+            }
+        }
+        self.may_write(now)
+    }
+
+    /// Rules that would permit what an audit has written down, and for how many flows.
+    pub(crate) fn permissions(&self) -> Vec<(Rule, u64)> {
+        self.permissions.values().cloned().collect()
     }
 
     /// Notes a name that is refused; `None`: one that cannot be read. `true`: it is to be written down.
@@ -127,6 +165,7 @@ impl Denials {
             }
             self.count(name.to_string(), || rules.permission_of_name(name));
         }
+        self.audit |= rules.is_audit();
         self.may_write(now)
     }
 
@@ -183,8 +222,14 @@ impl Denials {
         let mut most: Vec<Refusal> = self.refusals.iter().map(refusal).collect();
         most.sort_by_key(|refusal| std::cmp::Reverse(refusal.times));
         most.truncate(REFUSALS_TOLD);
-        Denied { names, addresses, first: self.first.clone(), most }
+        Denied { names, addresses, first: self.first.clone(), most, audit: self.audit }
     }
+}
+
+/// A destination with what a flow to it shows.
+fn showing(ask: &Ask, shown: &Shown) -> String {
+    let name = shown.name.as_ref().map_or("no name", Name::as_str);
+    format!("{}, which shows {name} ({})", ask.destination(), shown.by.name())
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::echo::Echo;
 use crate::epoll::EpollSet;
 use crate::limits::{FINISH_LOOK, GUESTS, JOINED_LOOK, RESERVED_DESCRIPTORS, UNSENT};
 use crate::netns::NsSockets;
-use crate::policy::{LocalAddresses, RuleError, Rules};
+use crate::policy::{LocalAddresses, Rule, RuleError, Rules};
 use crate::publish::{OpenPort, Publish, PublishedPort, either_version};
 use crate::relay::{Closer, Kernel, Loopback, Relay, RelayService, Setup};
 use crate::request::{FlowState, GuestId, How, Judge as _, Protocol};
@@ -515,6 +515,12 @@ impl Guest {
     /// The refusals so far.
     pub fn denied(&self) -> Denied {
         self.relay.read(Relay::denied)
+    }
+
+    /// The rules that would permit what an [audit](Rules::audit) has written down, each with the number of flows, at most
+    /// [`RULES`](crate::limits::RULES).
+    pub fn learned(&self) -> Vec<(Rule, u64)> {
+        self.relay.read(Relay::learned)
     }
 
     /// The counters of the guest's resolver.

@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::bounded_log::BoundedLog;
 use crate::limits::{LOG_BYTES_LEAST, LOG_END_TIME, LOG_LINES, LOG_VERDICTS};
-use crate::request::{Ask, Direction, Journal, Name, Record, Verdict};
+use crate::request::{Ask, Direction, Journal, Name, Record, Shown, Verdict};
 
 /// Writes records as lines of JSON, from a thread of its own, so callers never wait. Lines that wait beyond
 /// [`LOG_LINES`] are lost, as are lines about verdicts and flows without a byte beyond [`LOG_VERDICTS`]; a line
@@ -94,7 +94,10 @@ impl Journal for Log {
     fn note(&self, record: Record) {
         // A guest causes cheap records as quickly as it sends packets.
         let is_cheap = match record {
-            Record::Verdict { .. } | Record::DeniedName { .. } | Record::Mismatch { .. } => true,
+            Record::Verdict { .. }
+            | Record::DeniedName { .. }
+            | Record::Mismatch { .. }
+            | Record::Audit { .. } => true,
             Record::Closed { bytes_out, bytes_in, .. } => bytes_out + bytes_in == 0,
             _ => false,
         };
@@ -203,20 +206,28 @@ fn describe(out: &mut String, line: &Line) {
         }
         Record::Mismatch { flow, ask, shown } => {
             begin(out, &time, "mismatch", *flow, ask);
-            let _ = write!(out, ",\"by\":\"{}\",\"shown\":", shown.by.name());
-            match &shown.name {
-                Some(name) => quote(out, name),
-                None => out.push_str("null"),
-            }
+            show(out, shown);
             out.push_str(",\"verdict\":\"refuse\"");
         }
-        Record::DeniedName { guest, name } => {
+        Record::Audit { flow, ask, shown, permission } => {
+            begin(out, &time, "audit", *flow, ask);
+            if let Some(shown) = shown {
+                show(out, shown);
+            }
+            if let Some(rule) = permission {
+                // A rule has neither quotes nor backslashes.
+                let _ = write!(out, ",\"allow\":\"{rule}\"");
+            }
+            out.push_str(",\"verdict\":\"audit\"");
+        }
+        Record::DeniedName { guest, name, audit } => {
             let _ = write!(out, "{{\"time\":{time},\"event\":\"name\",\"guest\":{guest},\"name\":");
             match name {
                 Some(name) => quote(out, name),
                 None => out.push_str("null"),
             }
-            out.push_str(",\"verdict\":\"refuse\"");
+            let verdict = if *audit { "audit" } else { "refuse" };
+            let _ = write!(out, ",\"verdict\":\"{verdict}\"");
         }
         Record::Denials { guest, count, duration } => {
             let seconds = duration.as_secs_f64();
@@ -260,6 +271,14 @@ fn begin(out: &mut String, time: &str, event: &str, flow: u64, ask: &Ask) {
         quote(out, name);
     }
     out.push(']');
+}
+
+fn show(out: &mut String, shown: &Shown) {
+    let _ = write!(out, ",\"by\":\"{}\",\"shown\":", shown.by.name());
+    match &shown.name {
+        Some(name) => quote(out, name),
+        None => out.push_str("null"),
+    }
 }
 
 /// Quotes a name as a string of JSON: printable ASCII, which may still have quotes and backslashes.

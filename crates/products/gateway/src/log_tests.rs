@@ -110,10 +110,10 @@ fn who_notes_never_waits_and_lost_lines_are_counted() {
 fn refused_names_and_sums_of_refusals_are_lines_too() {
     let start = "{\"time\":1.500000,\"event\":";
     let name = Some("pypi.org".parse().unwrap());
-    let line = text(Record::DeniedName { guest: GuestId(3), name });
+    let line = text(Record::DeniedName { guest: GuestId(3), name, audit: false });
     let rest = "\"name\",\"guest\":3,\"name\":\"pypi.org\",\"verdict\":\"refuse\"}";
     assert_eq!(line, format!("{start}{rest}"));
-    let line = text(Record::DeniedName { guest: GuestId(3), name: None });
+    let line = text(Record::DeniedName { guest: GuestId(3), name: None, audit: false });
     assert!(line.contains("\"name\":null,"), "{line}");
     let duration = Duration::from_secs(1);
     let line = text(Record::Denials { guest: GuestId(3), count: 1234, duration });

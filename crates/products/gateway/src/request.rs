@@ -137,6 +137,8 @@ pub struct Ask {
     pub(crate) demand: Demand,
     /// The rules themselves have redirected the flow here, from an address that they permit.
     pub(crate) mapped: bool,
+    /// What rules say of the flow that only write down what they refuse.
+    pub(crate) audit: Audit,
 }
 
 impl Ask {
@@ -144,8 +146,21 @@ impl Ask {
     pub fn new(guest: GuestId, protocol: Protocol, from: SocketAddr, to: SocketAddr) -> Self {
         let (names, direction) = (Arc::default(), Direction::Out);
         let (given, once, demand) = (Arc::default(), Arc::default(), Demand::Nothing);
-        let (ours, mapped) = (false, false);
-        Self { guest, protocol, from, to, names, ours, direction, given, once, demand, mapped }
+        let (ours, mapped, audit) = (false, false, Audit::Permitted);
+        Self {
+            guest,
+            protocol,
+            from,
+            to,
+            names,
+            ours,
+            direction,
+            given,
+            once,
+            demand,
+            mapped,
+            audit,
+        }
     }
 
     /// The destination as text: the address with port and protocol as in a rule, and the latest name.
@@ -169,6 +184,18 @@ pub(crate) enum Demand {
     NoDeniedName,
     /// Only names permit the connection, which must show one of them.
     PermittedName,
+}
+
+/// What rules say of a flow that only write down what they refuse.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Audit {
+    /// They permit the flow, or their refusal is written down already.
+    #[default]
+    Permitted,
+    /// They permit the flow if it shows the right name.
+    AsksForName,
+    /// They refuse the flow. The name that it shows is to be written down, too.
+    Refused,
 }
 
 /// The protocol by which a connection shows its name.
@@ -303,12 +330,25 @@ pub enum Record {
         /// What the flow shows.
         shown: Shown,
     },
+    /// A flow that rules refuse, and that goes on because they are an [audit](crate::Rules::audit).
+    Audit {
+        /// The flow.
+        flow: u64,
+        /// The question.
+        ask: Ask,
+        /// What the flow shows; `None`: it has no name to show.
+        shown: Option<Shown>,
+        /// A rule that would permit the flow, as text.
+        permission: Option<String>,
+    },
     /// A name that a rule, or the lack of a resolver, kept from the guest.
     DeniedName {
         /// The guest that asked.
         guest: GuestId,
         /// The name; `None`: the question has none that can be read.
         name: Option<Name>,
+        /// The guest gets the name's addresses all the same: the rules are an [audit](crate::Rules::audit).
+        audit: bool,
     },
     /// Refusals, of names and flows, that have no records of their own: there were too many.
     Denials {

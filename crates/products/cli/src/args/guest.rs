@@ -108,9 +108,19 @@ pub(crate) struct GuestOptions {
     #[arg(long, value_name = "PREFIX")]
     pub(crate) nat64: Vec<Cidr>,
 
+    /// Refuse nothing that --allow and --deny would refuse, but write it down: in --log, and at the end of `run`.
+    /// Loopback, link-local and metadata addresses stay closed
+    #[arg(long)]
+    pub(crate) audit: bool,
+
+    /// Write rules to FILE at the end that permit what the guest has reached beyond --allow; as with --audit,
+    /// nothing is refused meanwhile. FILE must be new, or empty
+    #[arg(long, value_name = "FILE")]
+    pub(crate) learn: Option<PathBuf>,
+
     /// Forbid everything, names and clients of the guest's ports too. Programs of `run` still reach
     /// the services of this machine that have a path, such as /run/docker.sock
-    #[arg(long, conflicts_with_all = ["allow", "deny", "publish", "forward", "host", "map"])]
+    #[arg(long, conflicts_with_all = ["allow", "deny", "publish", "forward", "host", "map", "audit", "learn"])]
     pub(crate) offline: bool,
 
     /// Have connections to this address go to 127.0.0.1 of this machine, or to ::1; router: to the guest's

@@ -114,6 +114,7 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     } else {
         served.end(SHUTDOWN_TIME);
     }
+    served.write_learned()?;
     // Whom it was for has gone.
     if is_gone || options.fd.is_some() || options.one_off { Ok(()) } else { end }
 }

@@ -5,10 +5,10 @@
 
 mod firewall;
 
-use std::fs::File;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -45,6 +45,7 @@ pub(crate) struct OpenGateway {
     /// What the guest learns by DHCP and advertisements, if it does not have its addresses.
     advertised: Option<Advertised>,
     rules: MakeRules,
+    learn: Option<(PathBuf, File)>,
 }
 
 /// Makes of the options what needs rights, or can be wrong.
@@ -83,6 +84,7 @@ pub(crate) fn open(
         builder,
         config,
         published,
+        learn: options.learn.clone().map(learn_file).transpose()?,
         log: options.log.as_deref().map(|path| log(path, options.log_size)).transpose()?,
         line_delay: fault.map_or(Duration::ZERO, |fault| fault.delay + fault.jitter),
         line: LineWrappers::open(fault, options.pcap.as_deref())?,
@@ -126,8 +128,19 @@ impl OpenGateway {
             guest.publish(&what).map_err(|e| refused(&what, e))?;
         }
         let guests = self.network.guests().collect();
-        let (line_delay, rules) = (self.line_delay, self.rules);
-        Ok(Served { guest, guests, line, line_delay, rules, _gateway: gateway })
+        let (line_delay, rules, learn) = (self.line_delay, self.rules, self.learn);
+        Ok(Served { guest, guests, line, line_delay, rules, learn, _gateway: gateway })
+    }
+}
+
+/// Opens the file for rules that are learned, which must have no content.
+fn learn_file(path: PathBuf) -> Result<(PathBuf, File), Failure> {
+    let failed = |why: String| Failure::because(format!("--learn {}", path.display()), why);
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+    let file = opened.map_err(|e| failed(reason(&e)))?;
+    match file.metadata().map_err(|e| failed(reason(&e)))?.len() {
+        0 => Ok((path, file)),
+        _ => Err(failed("the file has content: remove it, or take another".to_owned())),
     }
 }
 
@@ -150,6 +163,12 @@ fn rules(options: &GuestOptions, mappings: &[(IpAddr, IpAddr)]) -> Result<Rules,
     }
     for (address, to) in mappings {
         rules = rules.map(*address, *to);
+    }
+    if options.learn.is_some() {
+        rules = rules.restrict();
+    }
+    if options.audit || options.learn.is_some() {
+        rules = rules.audit();
     }
     rules.checked().map_err(|e| Failure::Usage(format!("--allow, --deny and --nat64: {e}")))
 }
@@ -213,6 +232,14 @@ fn names(options: &GuestOptions, network: &GuestNetwork) -> OwnNames {
     names
 }
 
+/// The beginning of a file of rules that were learned.
+const LEARNED: &str = "\
+# Rules that permit what a guest has reached, written by pagewire --learn. Read them before you use them.
+
+[[allow]]
+to = [
+";
+
 /// Makes rules of options and files.
 type MakeRules = Box<dyn Fn() -> Result<Rules, String> + Send + Sync>;
 
@@ -226,6 +253,8 @@ pub(crate) struct Served {
     line_delay: Duration,
     /// Makes the rules anew of the options and of files.
     rules: MakeRules,
+    /// The file for the rules that permit what the guest has reached.
+    learn: Option<(PathBuf, File)>,
     // Behind the guest, which it serves.
     _gateway: Gateway,
 }
@@ -250,6 +279,19 @@ impl Served {
             None => format!("  {refusal}"),
         });
         sentence.into_iter().chain(lines).collect()
+    }
+
+    /// Writes the rules that permit what the guest has reached, if that was asked for.
+    pub(crate) fn write_learned(&self) -> Result<(), Failure> {
+        let Some((path, file)) = &self.learn else { return Ok(()) };
+        let mut text = String::from(LEARNED);
+        for (rule, flows) in self.guest.learned() {
+            let many = if flows == 1 { "flow" } else { "flows" };
+            text += &format!("    \"{rule}\", # {flows} {many}\n");
+        }
+        text += "]\n";
+        let written = (&mut &*file).write_all(text.as_bytes());
+        written.map_err(|e| Failure::because(format!("--learn {}", path.display()), reason(&e)))
     }
 
     /// Adds the gateway to the view for a control socket.
@@ -378,7 +420,7 @@ pub(crate) fn needs_sockets_inside(options: &GuestOptions) -> bool {
 /// Whether ports are opened later, when this process has given up its rights: as programs listen, or by
 /// `pagewire ctl`, for which the control socket has a path of the user's choice.
 pub(crate) fn opens_ports_later(options: &GuestOptions) -> bool {
-    let is_path = |path: &std::path::PathBuf| path != Path::new("none");
+    let is_path = |path: &PathBuf| path != Path::new("none");
     options.publish.iter().any(Publish::is_auto)
         || options.view.control.as_ref().is_some_and(is_path)
 }
@@ -470,8 +512,8 @@ mod tests {
             guest.publish(&what.parse().unwrap()).unwrap();
         }
         let (line, line_delay) = (None, Duration::ZERO);
-        let rules: MakeRules = Box::new(|| Ok(Rules::default()));
-        let served = Served { guest, guests, line, line_delay, rules, _gateway: gateway };
+        let (rules, learn): (MakeRules, _) = (Box::new(|| Ok(Rules::default())), None);
+        let served = Served { guest, guests, line, line_delay, rules, learn, _gateway: gateway };
         (Arc::new(served), inside.start().unwrap())
     }
 

@@ -129,6 +129,7 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
         }
     }
     gateway.end(LAST_TIME);
+    gateway.write_learned().map_err(ours)?;
     Ok(end)
 }
 

@@ -298,8 +298,10 @@ impl DnsServer {
             // No rule can judge a name that it cannot read.
             None => !self.rules.has_names(),
         };
-        if !may {
-            return self.deny(&query, message);
+        match may {
+            true => {}
+            false if self.rules.is_audit() => self.note_denied(&query),
+            false => return self.deny(&query, message),
         }
         self.resolvers.refresh(now);
         if self.resolvers.is_none() {

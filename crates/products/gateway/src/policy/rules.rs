@@ -40,6 +40,8 @@ pub struct Rules {
     translators: Vec<Cidr>,
     /// Nothing is permitted but what a permission names, be there none.
     restricted: bool,
+    /// What these rules refuse is written down, and goes on.
+    audit: bool,
     offline: bool,
 }
 
@@ -55,6 +57,32 @@ impl Rules {
         self.restricted = true;
         self.allow.push(rule);
         self
+    }
+
+    /// Permits nothing but what permissions name, be there none.
+    #[must_use]
+    pub fn restrict(mut self) -> Self {
+        self.restricted = true;
+        self
+    }
+
+    /// Has flows and names that these rules refuse be written down ([`Record::Audit`](crate::Record::Audit)), and go on.
+    /// Refused are still addresses that no guest reaches unless a rule names them.
+    #[must_use]
+    pub fn audit(mut self) -> Self {
+        self.audit = true;
+        self
+    }
+
+    /// Whether what these rules refuse goes on.
+    pub fn is_audit(&self) -> bool {
+        self.audit
+    }
+
+    /// Rules with the same mappings and translators, and no permission and no denial.
+    pub(crate) fn opened(&self) -> Self {
+        let (mapped, translators) = (self.mapped.clone(), self.translators.clone());
+        Self { mapped, translators, ..Self::default() }
     }
 
     /// Takes all permissions and denials back that are equal to the rule. Where permissions were given, nothing but what

@@ -481,7 +481,7 @@ impl Relay {
             self.dials.rate.charge(now, FAILED_CONNECT_COSTS - 1);
         }
         self.answer(now, stack, id, answer);
-        pending.record.close(now, how, &self.context);
+        self.context.close(now, pending.record, how);
     }
 
     /// Handles the end of a request by the guest, or by its link.
@@ -496,7 +496,7 @@ impl Relay {
         if let DialStage::Dialling(_, at) = pending.stage {
             self.flows.try_remove(at as usize);
         }
-        pending.record.close(now, how, &self.context);
+        self.context.close(now, pending.record, how);
     }
 
     fn forget(&mut self, id: RequestId) -> Option<PendingRequest> {

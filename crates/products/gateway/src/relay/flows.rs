@@ -7,7 +7,7 @@ use pagewire::services::{Answer, Instant, RequestId, Stack, Unreachable};
 use super::pair::Step;
 use super::{Flow, Relay};
 use crate::context::Decide;
-use crate::policy::Rules;
+use crate::policy::{Rule, Rules};
 use crate::request::{Demand, FlowState, How};
 use crate::splice::{JoinedFlow, Review};
 
@@ -15,6 +15,23 @@ impl Relay {
     /// The rules.
     pub(crate) fn rules(&self) -> Arc<Rules> {
         Arc::clone(&self.context.rules)
+    }
+
+    /// The rules that would permit what an audit has written down, and for how many flows.
+    pub(crate) fn learned(&self) -> Vec<(Rule, u64)> {
+        let mut all = self.context.denials.permissions();
+        for (_, (_, flow)) in &self.flows {
+            // A connection that goes on, and has shown nothing so far.
+            if let Flow::Pair(pair) = flow
+                && let Some(rule) = self.context.missing_permission(&pair.record)
+            {
+                match all.iter_mut().find(|(other, _)| *other == rule) {
+                    Some((_, flows)) => *flows += 1,
+                    None => all.push((rule, 1)),
+                }
+            }
+        }
+        all
     }
 
     /// Has other rules decide from now on. Flows that they forbid end. Returns the number of these, but for those between
@@ -103,3 +120,7 @@ impl Relay {
 #[cfg(test)]
 #[path = "flows_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "audit_tests.rs"]
+mod audit_tests;

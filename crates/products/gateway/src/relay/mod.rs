@@ -262,7 +262,7 @@ impl Relay {
                     self.list(at);
                 }
                 Step::Judge(shown) => {
-                    let permits = self.context.permits_shown(now, &pair.record.ask, &shown);
+                    let permits = self.context.judge_shown(now, &mut pair.record, &shown);
                     pair.note_judged(permits);
                     pair.record.shown = Some(shown);
                     self.more_out = true;
@@ -313,7 +313,7 @@ impl Relay {
                 how
             }
         };
-        record.close(now, how, &self.context);
+        self.context.close(now, record, how);
     }
 
     fn note_end(&mut self, how: How) {
