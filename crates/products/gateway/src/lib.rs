@@ -64,7 +64,9 @@ pub use log::Log;
 /// A network, as rules and guests' settings have it.
 pub use pagewire::Cidr;
 pub use policy::LocalAddresses as Whereabouts;
-pub use policy::{Glob, Names, Pattern, Ports, Proof, Resolved, Rule, RuleError, Rules};
+pub use policy::{
+    Decision, Glob, Names, Pattern, Ports, Proof, Reason, Resolved, Rule, RuleError, Rules,
+};
 pub use publish::{OpenPort, Publish, PublishError, PublishedPort};
 pub use relay::{Dial, Dialled};
 pub use request::{
