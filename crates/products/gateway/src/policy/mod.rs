@@ -1,6 +1,7 @@
 //! Policy, the decision what a guest may reach: [`Rules`] by address, port, protocol and name, [`Names`] that our
 //! resolver gave the guest, and [`LocalAddresses`], the destinations on this machine.
 
+mod file;
 mod idna;
 mod local_addresses;
 mod names;
@@ -10,6 +11,7 @@ mod rules;
 #[cfg(test)]
 mod rules_tests;
 
+pub use file::{Mistake, Mistakes, Place, RulesEntry, RulesFile};
 pub use local_addresses::LocalAddresses;
 pub(crate) use local_addresses::RouteSocket;
 pub use names::{Names, Resolved};

@@ -786,7 +786,7 @@ pub enum RuleError {
     #[error("'{0}': tls:, http: and ssh: are for names; an address needs tcp: or no prefix")]
     NoName(String),
     /// The rule is for clients, and has something else than addresses.
-    #[error("'{0}': from: is for addresses of clients, as in from:10.0.0.0/8:8080")]
+    #[error("'{0}': a rule for clients has their addresses, as in from:10.0.0.0/8:8080")]
     Client(String),
     /// IDNA has no form of the name for DNS.
     #[error("'{0}' is no name that IDNA permits")]
@@ -866,10 +866,6 @@ impl WrittenRule {
             return Err(RuleError::Empty(text.into()));
         }
         let what = pattern(what)?;
-        let is_net = matches!(what, Pattern::Net(_));
-        if direction == Direction::In && !is_net {
-            return Err(RuleError::Client(text.into()));
-        }
         let is_name = matches!(what, Pattern::Name(_));
         if !is_name && !matches!(proof, Proof::Shown | Proof::Address) {
             return Err(RuleError::NoName(text.into()));
@@ -878,14 +874,24 @@ impl WrittenRule {
         let ports: Option<Ports> = ports.map(str::parse).transpose()?;
         let (has_ports, has_direction) = (ports.is_some(), direction == Direction::In);
         let ports = ports.or((proof == Proof::Ssh).then_some(SSH));
-        let rule = Rule { what, ports, protocol, proof, direction };
+        let mut rule = Rule { what, ports, protocol, proof, direction: Direction::Out };
+        rule.turn(direction, text)?;
         rule.check(text)?;
         Ok(Self { rule, has_ports, has_direction })
     }
 }
 
 impl Rule {
-    /// Checks that the parts fit each other.
+    /// Makes this a rule about flows of that direction.
+    pub(super) fn turn(&mut self, direction: Direction, text: &str) -> Result<(), RuleError> {
+        if direction == Direction::In && !matches!(self.what, Pattern::Net(_)) {
+            return Err(RuleError::Client(text.into()));
+        }
+        self.direction = direction;
+        Ok(())
+    }
+
+    /// Checks that the ports fit the protocol.
     pub(super) fn check(&self, text: &str) -> Result<(), RuleError> {
         match self.protocol == Some(Protocol::Echo) && self.ports.is_some() {
             true => Err(RuleError::EchoPorts(text.into())),
