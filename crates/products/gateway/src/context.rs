@@ -183,7 +183,8 @@ impl Context {
     /// Whether clients of a published port are permitted. Writes nothing down.
     pub(crate) fn permits_client(&self, ask: &Ask) -> bool {
         let opinion = self.judge.as_ref().and_then(|judge| judge.judge(ask));
-        permits_flow(opinion.unwrap_or_else(|| self.rules.judge(ask)))
+        let by_rules = || self.rules.is_audit() || permits_flow(self.rules.judge(ask));
+        opinion.map_or_else(by_rules, permits_flow)
     }
 
     fn judge_ask(&mut self, now: Instant, mut ask: Ask) -> JudgedFlow {
@@ -237,7 +238,11 @@ impl Context {
         ask.direction = Direction::In;
         let flow = self.next_flow();
         let opinion = self.judge.as_ref().and_then(|judge| judge.judge(&ask));
-        let verdict = opinion.unwrap_or_else(|| self.rules.judge(&ask));
+        let mut verdict = opinion.unwrap_or_else(|| self.rules.judge(&ask));
+        if !permits_flow(verdict) && opinion.is_none() && self.rules.is_audit() {
+            self.note_audit(now, flow, &ask, None);
+            verdict = Verdict::Allow;
+        }
         if !permits_flow(verdict) {
             self.note_verdict(now, flow, &ask, verdict);
         }
@@ -422,7 +427,8 @@ impl Context {
         move |ask, to| {
             let permits = |ask: &Ask| {
                 let opinion = judge.as_ref().and_then(|judge| judge.judge(ask));
-                permits_flow(opinion.unwrap_or_else(|| rules.judge(ask)))
+                let by_rules = || rules.is_audit() || permits_flow(rules.judge(ask));
+                opinion.map_or_else(by_rules, permits_flow)
             };
             match ask.direction {
                 Direction::In => permits(ask),

@@ -13,7 +13,7 @@ use crate::limits::{
 };
 use crate::policy::{Rule, Rules};
 use crate::rate::Rate;
-use crate::request::{Ask, Name, Shown};
+use crate::request::{Ask, Direction, Name, Shown};
 
 /// The refusals of a guest so far, as numbers of different names and addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Denied {
     /// Names that the resolver refused; no more are counted than
     /// [`DENIALS_REMEMBERED`](crate::limits::DENIALS_REMEMBERED).
     pub names: usize,
-    /// Addresses that rules denied; the same limit holds.
+    /// Addresses that rules denied, those of clients among them; the same limit holds.
     pub addresses: usize,
     /// The first of all, as text: a name, or an address with its port, protocol and latest name; `None`:
     /// nothing was refused.
@@ -172,7 +172,10 @@ impl Denials {
     fn note_address(&mut self, ask: &Ask) {
         if self.addresses.len() < DENIALS_REMEMBERED {
             self.first.get_or_insert_with(|| ask.destination());
-            self.addresses.insert(ask.to.ip());
+            self.addresses.insert(match ask.direction {
+                Direction::Out => ask.to.ip(),
+                Direction::In => ask.from.ip(),
+            });
         }
     }
 

@@ -64,7 +64,10 @@ pub use log::Log;
 /// A network, as rules and guests' settings have it.
 pub use pagewire::Cidr;
 pub use policy::LocalAddresses as Whereabouts;
-pub use policy::{Glob, Names, Pattern, Ports, Proof, Resolved, Rule, RuleError, Rules};
+pub use policy::{
+    Decision, Glob, Mistake, Mistakes, Names, Pattern, Place, Ports, Proof, Reason, Resolved, Rule,
+    RuleError, Rules, RulesEntry, RulesFile,
+};
 pub use publish::{OpenPort, Publish, PublishError, PublishedPort};
 pub use relay::{Dial, Dialled};
 pub use request::{

@@ -302,6 +302,18 @@ pub const ECHO_IDLE: Duration = Duration::from_secs(30);
 /// some ten microseconds.
 pub const RULES: usize = 1024;
 
+/// Bytes of a file with rules: [`RULES`] of 256 bytes each.
+pub const RULES_FILE_BYTES: usize = 256 << 10;
+
+/// Files that one file with rules includes, by way of others too, itself counted.
+pub const RULES_FILES: usize = 64;
+
+/// Files on the way from a file with rules to one that it includes, both counted.
+pub const RULES_FILE_DEPTH: usize = 8;
+
+/// Mistakes of files with rules that are told: more than a person reads at once.
+pub const RULES_FILE_MISTAKES: usize = 1000;
+
 /// Addresses whose names are remembered for one guest, some 150 bytes each beside the names; more than
 /// a browser asks for in the time for which they are kept.
 pub const NAMED_ADDRESSES: usize = 4096;

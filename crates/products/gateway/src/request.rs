@@ -163,9 +163,13 @@ impl Ask {
         }
     }
 
-    /// The destination as text: the address with port and protocol as in a rule, and the latest name.
+    /// The destination as text: the address with port and protocol as in a rule, and the latest name. Of a client: the
+    /// guest's port, and the client's address.
     pub(crate) fn destination(&self) -> String {
         let Self { to, protocol, names, .. } = self;
+        if self.direction == Direction::In {
+            return format!("{to}/{protocol} for {}", self.from.ip().to_canonical());
+        }
         let name = names.first().map(|name| format!(" ({name})")).unwrap_or_default();
         match protocol {
             Protocol::Echo => format!("{}/{protocol}{name}", to.ip()),

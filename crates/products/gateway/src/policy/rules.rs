@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use pagewire::Cidr;
 
+use super::idna;
 use crate::limits::RULES;
 use crate::request::{Ask, Demand, Direction, Judge, Name, Protocol, Shown, ShownBy, Verdict};
 
@@ -18,6 +19,9 @@ use crate::request::{Ask, Demand, Direction, Judge, Name, Protocol, Shown, Shown
 /// so it opens neither private networks nor this machine's own addresses. Those need a permission by
 /// address, or a name that the gateway was [given](crate::Builder::names) itself. A connection that only
 /// a name permits must show the name ([`Proof`]).
+///
+/// Rules of direction [`In`](Direction::In) are about clients of the guest's published ports. The two directions
+/// have nothing to do with each other: a permission for clients closes nothing to guests.
 ///
 /// ```
 /// use pagewire_gateway::Rules;
@@ -34,12 +38,17 @@ pub struct Rules {
     allow: Vec<Rule>,
     /// Denials, each with the guest's answer.
     deny: Vec<(Rule, Verdict)>,
+    /// Permissions and denials for clients of published ports.
+    clients: Vec<Rule>,
+    denied_clients: Vec<(Rule, Verdict)>,
     /// Addresses that stand for others, such as the host's loopback address.
     mapped: Vec<(IpAddr, IpAddr)>,
     /// Prefixes behind which the network translates to IPv4.
     translators: Vec<Cidr>,
     /// Nothing is permitted but what a permission names, be there none.
     restricted: bool,
+    /// The same of clients of published ports.
+    clients_restricted: bool,
     /// What these rules refuse is written down, and goes on.
     audit: bool,
     offline: bool,
@@ -51,11 +60,19 @@ impl Rules {
         Self { offline: true, ..Self::default() }
     }
 
-    /// Permits what the rule matches. From the first one on, nothing else is permitted.
+    /// Permits what the rule matches. From the first one on, nothing else is permitted in the rule's direction.
     #[must_use]
     pub fn allow(mut self, rule: Rule) -> Self {
-        self.restricted = true;
-        self.allow.push(rule);
+        match rule.direction {
+            Direction::Out => {
+                self.restricted = true;
+                self.allow.push(rule);
+            }
+            Direction::In => {
+                self.clients_restricted = true;
+                self.clients.push(rule);
+            }
+        }
         self
     }
 
@@ -89,22 +106,26 @@ impl Rules {
     /// others name is permitted from then on, be there none.
     #[must_use]
     pub fn without(mut self, rule: &Rule) -> Self {
-        self.allow.retain(|other| other != rule);
-        self.deny.retain(|(other, _)| other != rule);
+        for permissions in [&mut self.allow, &mut self.clients] {
+            permissions.retain(|other| other != rule);
+        }
+        for denials in [&mut self.deny, &mut self.denied_clients] {
+            denials.retain(|(other, _)| other != rule);
+        }
         self
     }
 
     /// The permissions, in their order.
     pub fn permissions(&self) -> impl Iterator<Item = &Rule> {
-        self.allow.iter()
+        self.allow.iter().chain(&self.clients)
     }
 
     /// The denials with the guest's answers, in their order.
     pub fn prohibitions(&self) -> impl Iterator<Item = (&Rule, Verdict)> {
-        self.deny.iter().map(|(rule, answer)| (rule, *answer))
+        self.deny.iter().chain(&self.denied_clients).map(|(rule, answer)| (rule, *answer))
     }
 
-    /// Whether nothing is permitted but what a permission names.
+    /// Whether nothing is permitted to the guest but what a permission names.
     pub fn is_restricted(&self) -> bool {
         self.restricted || self.offline
     }
@@ -123,7 +144,10 @@ impl Rules {
             Verdict::Allow | Verdict::To(_) => Verdict::Prohibit,
             denial => denial,
         };
-        self.deny.push((rule, answer));
+        match rule.direction {
+            Direction::Out => self.deny.push((rule, answer)),
+            Direction::In => self.denied_clients.push((rule, answer)),
+        }
         self
     }
 
@@ -150,7 +174,9 @@ impl Rules {
     /// # Errors
     /// `TooMany`, `Nat64`.
     pub fn checked(self) -> Result<Self, RuleError> {
-        let given = self.allow.len() + self.deny.len() + self.mapped.len() + self.translators.len();
+        let rules = self.allow.len() + self.deny.len();
+        let of_clients = self.clients.len() + self.denied_clients.len();
+        let given = rules + of_clients + self.mapped.len() + self.translators.len();
         if given > RULES {
             return Err(RuleError::TooMany { given });
         }
@@ -214,21 +240,26 @@ impl Rules {
         self.offline || self.allow.iter().chain(self.denials()).any(named)
     }
 
-    /// The verdict. Rules are about what guests reach: what comes in by a published port is
-    /// permitted.
+    /// The verdict.
     pub fn judge(&self, ask: &Ask) -> Verdict {
+        self.decide(ask).verdict
+    }
+
+    /// The verdict and its reason.
+    pub fn decide(&self, ask: &Ask) -> Decision {
+        let forbidden = |reason| Decision { verdict: Verdict::Prohibit, reason };
         if self.offline {
-            return Verdict::Prohibit;
+            return forbidden(Reason::Offline);
         }
         if ask.direction == Direction::In {
-            return Verdict::Allow;
+            return self.decide_client(ask);
         }
         let to = ask.to.ip();
         if is_no_host(to) {
-            return Verdict::Prohibit;
+            return forbidden(Reason::NoHost);
         }
         if self.translated(to).any(|inner| is_no_host(inner) || is_closed(inner)) {
-            return Verdict::Prohibit;
+            return forbidden(Reason::Closed);
         }
         // A mapping leads to its target and no further.
         let mapped = self.mapped.iter().find(|(address, _)| *address == to && !ask.mapped);
@@ -240,16 +271,61 @@ impl Rules {
                 || self.allow.iter().filter(permitted).any(|rule| rule.lies_in(range))
         };
         if CLOSED.iter().any(|range| range.contains(to) && !opened(range)) {
-            return Verdict::Prohibit;
+            return forbidden(Reason::Closed);
         }
-        if let Some((_, answer)) = self.deny.iter().find(|(rule, _)| self.denies(rule, ask)) {
-            return *answer;
+        let mut denials = self.deny.iter().enumerate();
+        if let Some((n, (_, answer))) = denials.find(|(_, (rule, _))| self.denies(rule, ask)) {
+            return Decision { verdict: *answer, reason: Reason::Denial(n) };
         }
-        if self.restricted && !ask.mapped && !self.allow.iter().any(|r| permitted(&r)) {
-            return Verdict::Prohibit;
-        }
+        let reason = match self.permission_for(ask) {
+            _ if ask.mapped => Reason::Mapped,
+            Some((n, _)) => Reason::Permission(n),
+            None if self.restricted => return forbidden(Reason::NotPermitted),
+            None => Reason::Open,
+        };
         let target = |(_, to): &(_, IpAddr)| Verdict::To(SocketAddr::new(*to, ask.to.port()));
-        mapped.map_or(Verdict::Allow, target)
+        Decision { verdict: mapped.map_or(Verdict::Allow, target), reason }
+    }
+
+    /// The decision about a client of a published port.
+    fn decide_client(&self, ask: &Ask) -> Decision {
+        let mut denials = self.denied_clients.iter().enumerate();
+        if let Some((n, (_, answer))) = denials.find(|(_, (rule, _))| rule.matches(ask)) {
+            return Decision { verdict: *answer, reason: Reason::Denial(n) };
+        }
+        let permission = self.clients.iter().position(|rule| rule.matches(ask));
+        let (verdict, reason) = match permission {
+            Some(n) => (Verdict::Allow, Reason::Permission(n)),
+            None if !self.clients_restricted => (Verdict::Allow, Reason::Open),
+            None => (Verdict::Prohibit, Reason::NotPermitted),
+        };
+        Decision { verdict, reason }
+    }
+
+    /// The permissions that permit a flow of the guest, with their numbers.
+    fn permitting(&self, ask: &Ask) -> impl Iterator<Item = (usize, &Rule)> {
+        self.allow.iter().enumerate().filter(move |(_, rule)| self.permits(rule, ask))
+    }
+
+    /// The permission that decides about a flow of the guest: one that asks for no proof of a name, else the first.
+    fn permission_for(&self, ask: &Ask) -> Option<(usize, &Rule)> {
+        let mut first = None;
+        for found in self.permitting(ask) {
+            if !found.1.asks_for_proof() {
+                return Some(found);
+            }
+            first = first.or(Some(found));
+        }
+        first
+    }
+
+    /// The numbers of the permissions by one of which a flow may go on if it shows what the permission asks for;
+    /// empty: it may show what it likes.
+    pub fn proofs(&self, ask: &Ask) -> Vec<usize> {
+        match self.demand(ask) {
+            Demand::PermittedName => self.permitting(ask).map(|(n, _)| n).collect(),
+            Demand::Nothing | Demand::NoDeniedName => Vec::new(),
+        }
     }
 
     /// The demand on a flow that these rules permit.
@@ -261,12 +337,9 @@ impl Rules {
             let denies = ask.protocol == Protocol::Tcp && self.denies_names();
             return if denies { Demand::NoDeniedName } else { Demand::Nothing };
         }
-        let by_name = |rule: &&Rule| matches!(rule.what, Pattern::Name(_));
-        let needs_none = |rule: &&Rule| !by_name(rule) || rule.proof == Proof::Address;
-        let mut permitting = self.allow.iter().filter(needs_none);
-        match permitting.any(|rule| self.permits(rule, ask)) {
-            true => Demand::Nothing,
-            false => Demand::PermittedName,
+        match self.permission_for(ask) {
+            Some((_, rule)) if !rule.asks_for_proof() => Demand::Nothing,
+            _ => Demand::PermittedName,
         }
     }
 
@@ -295,6 +368,9 @@ impl Rules {
     /// A permission that would let the flow go on, be it with what it shows. `None`: a denial forbids it, or there is no
     /// permission yet, and the first would forbid everything else.
     pub(crate) fn permission(&self, ask: &Ask, shown: Option<&Shown>) -> Option<Rule> {
+        if ask.direction == Direction::In {
+            return self.permission_of_client(ask);
+        }
         let ports = (ask.protocol != Protocol::Echo)
             .then_some(Ports { first: ask.to.port(), last: ask.to.port() });
         let by_name = |name: &Name| {
@@ -304,11 +380,12 @@ impl Rules {
                 Some(ShownBy::EncryptedHello | ShownBy::Unknown) => Proof::Address,
             };
             let protocol = (proof != Proof::Shown).then_some(ask.protocol);
-            Rule { what: Pattern::Name(Glob(name.as_str().into())), ports, protocol, proof }
+            let what = Pattern::Name(Glob(name.as_str().into()));
+            Rule { what, ports, protocol, proof, direction: Direction::Out }
         };
         let net = Pattern::Net(Cidr::host(ask.to.ip()));
         let protocol = Some(ask.protocol);
-        let by_address = Rule { what: net, ports, protocol, proof: Proof::default() };
+        let by_address = Rule { ports, protocol, ..Rule::of(net) };
         // The name that the flow shows, if its address is that name's; else the name that the guest asked for last.
         let shows = shown.and_then(|shown| shown.name.as_ref());
         let name = shows.or(ask.names.first());
@@ -326,10 +403,23 @@ impl Rules {
         all.filter(|_| self.restricted).find(permits)
     }
 
+    fn permission_of_client(&self, ask: &Ask) -> Option<Rule> {
+        let port = ask.to.port();
+        let rule = Rule {
+            ports: Some(Ports { first: port, last: port }),
+            protocol: Some(ask.protocol),
+            direction: Direction::In,
+            ..Rule::of(Pattern::Net(Cidr::host(client(ask))))
+        };
+        let permits = || self.clone().allow(rule.clone()).judge(ask) == Verdict::Allow;
+        let is_one = self.clients_restricted && permits();
+        is_one.then_some(rule)
+    }
+
     /// A permission that would let the name be asked for; `None` as of [`permission`](Self::permission).
     pub(crate) fn permission_of_name(&self, name: &Name) -> Option<Rule> {
         let what = Pattern::Name(Glob(name.as_str().into()));
-        let rule = Rule { what, ports: None, protocol: None, proof: Proof::default() };
+        let rule = Rule::of(what);
         let opens = || self.clone().allow(rule.clone()).resolves(name);
         let permits = self.restricted && is_plain(name) && opens();
         permits.then_some(rule)
@@ -338,13 +428,52 @@ impl Rules {
     /// Whether the name may be asked for: no denial of all its ports has it, and if permissions
     /// are given and all of them are names, one has it.
     pub fn resolves(&self, name: &Name) -> bool {
-        let has = |rule: &Rule| rule.has_name(name);
-        let denied = |rule: &Rule| rule.is_of_all_ports() && has(rule);
-        let names_only = self.allow.iter().all(|rule| matches!(rule.what, Pattern::Name(_)));
-        !self.offline
-            && !self.denials().any(denied)
-            && (!self.restricted || !names_only || self.allow.iter().any(has))
+        self.refusal_of_name(name).is_none()
     }
+
+    /// The reason for which the name may not be asked for; `None`: it [may](Self::resolves).
+    pub fn refusal_of_name(&self, name: &Name) -> Option<Reason> {
+        let has = |rule: &Rule| rule.has_name(name);
+        let names_only = self.allow.iter().all(|rule| matches!(rule.what, Pattern::Name(_)));
+        let denial = self.denials().position(|rule| rule.is_of_all_ports() && has(rule));
+        match denial {
+            _ if self.offline => Some(Reason::Offline),
+            Some(n) => Some(Reason::Denial(n)),
+            None if !self.restricted || !names_only || self.allow.iter().any(has) => None,
+            None => Some(Reason::NotPermitted),
+        }
+    }
+}
+
+/// A verdict of [`Rules`] and its reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The reason.
+    pub reason: Reason,
+}
+
+/// The reason of a decision. Rules have numbers from 0, in the order in which they were given: permissions and denials
+/// of each [`Direction`] by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Everything is forbidden.
+    Offline,
+    /// The address is no host's.
+    NoHost,
+    /// The address is closed (loopback, link-local, metadata), and no permission names it.
+    Closed,
+    /// The denial of this number.
+    Denial(usize),
+    /// There are permissions, and none is for this.
+    NotPermitted,
+    /// The permission of this number.
+    Permission(usize),
+    /// The rules themselves have redirected the flow.
+    Mapped,
+    /// There are no permissions: all is permitted that no denial is for.
+    Open,
 }
 
 impl Rules {
@@ -490,6 +619,20 @@ fn is_no_host(addr: IpAddr) -> bool {
     }
 }
 
+/// The address of a published port's client. A client by a Unix socket has none of its own, and counts as one of
+/// this machine.
+fn client(ask: &Ask) -> IpAddr {
+    let from = ask.from.ip().to_canonical();
+    let is_by_path = ask.from.port() == 0 && from == ask.to.ip() && ask.protocol == Protocol::Tcp;
+    match from {
+        _ if is_by_path => Ipv4Addr::LOCALHOST.into(),
+        // Any client by loopback: a socket that is bound to all addresses is judged once for them.
+        IpAddr::V4(v4) if v4.is_unspecified() || v4.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        _ => from,
+    }
+}
+
 /// A rule: a destination, its ports and its protocol; written `[PREFIX:]WHAT[:PORTS][/PROTOCOL]`.
 ///
 /// `WHAT` is an address, a network (`10.0.0.0/8`), the word `host` for the gateway's own machine,
@@ -501,6 +644,13 @@ fn is_no_host(addr: IpAddr) -> bool {
 /// prefixes, which say how. Echo requests show nothing, and reach no server: they need no proof.
 /// `PORTS` is a port or a range (`8000-8999`); an IPv6 address in front of it has brackets.
 /// `PROTOCOL` is `tcp`, `udp` or `icmp`.
+///
+/// With `from:` in front the rule is about clients of the guest's published ports: `WHAT` is the client's address or
+/// network, `PORTS` are the guest's. The loopback addresses of the gateway's machine, and its Unix sockets, are one
+/// client: a rule for one of them is for all.
+///
+/// A name outside of ASCII stands for its form in DNS (IDNA, UTS 46 non-transitional): `bücher.example` is
+/// `xn--bcher-kva.example`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The destination.
@@ -511,6 +661,8 @@ pub struct Rule {
     pub protocol: Option<Protocol>,
     /// The proof of a name that a permission asks for. A denial asks for none.
     pub proof: Proof,
+    /// The side that begins the flows: with [`Direction::In`], `what` is the client.
+    pub direction: Direction,
 }
 
 /// The way in which a connection shows the name that permits it.
@@ -574,10 +726,18 @@ pub struct Ports {
 }
 
 impl Rule {
+    /// A rule for all ports and protocols.
+    fn of(what: Pattern) -> Self {
+        let (proof, direction) = (Proof::default(), Direction::Out);
+        Self { what, ports: None, protocol: None, proof, direction }
+    }
+
     /// Whether the rule applies to the flow.
     pub fn matches(&self, ask: &Ask) -> bool {
-        self.matches_service(ask)
+        self.direction == ask.direction
+            && self.matches_service(ask)
             && match &self.what {
+                Pattern::Net(net) if self.direction == Direction::In => has_client(net, ask),
                 Pattern::Net(net) => net.contains(ask.to.ip()),
                 Pattern::Host => ask.ours,
                 Pattern::Name(glob) => ask.names.iter().any(|name| glob.matches(name)),
@@ -602,6 +762,11 @@ impl Rule {
         self.ports.is_none_or(has_port)
     }
 
+    /// Whether a flow must show the name by which this permits it.
+    fn asks_for_proof(&self) -> bool {
+        matches!(self.what, Pattern::Name(_)) && self.proof != Proof::Address
+    }
+
     fn is_of_all_ports(&self) -> bool {
         self.ports.is_none() && self.protocol.is_none()
     }
@@ -613,6 +778,15 @@ impl Rule {
             Pattern::Host | Pattern::Name(_) => false,
         }
     }
+}
+
+/// Whether the client of a published port is in the network.
+fn has_client(net: &Cidr, ask: &Ask) -> bool {
+    let client = client(ask);
+    net.contains(client)
+        || (client.is_loopback()
+            && net.addr().is_loopback()
+            && client.is_ipv4() == net.addr().is_ipv4())
 }
 
 /// A name with `*` for any characters.
@@ -677,6 +851,12 @@ pub enum RuleError {
     /// The prefix asks for a name to be shown, and there is none.
     #[error("'{0}': tls:, http: and ssh: are for names; an address needs tcp: or no prefix")]
     NoName(String),
+    /// The rule is for clients, and has something else than addresses.
+    #[error("'{0}': a rule for clients has their addresses, as in from:10.0.0.0/8:8080")]
+    Client(String),
+    /// IDNA has no form of the name for DNS.
+    #[error("'{0}' is no name that IDNA permits")]
+    Idna(String),
     /// Echo requests have no ports.
     #[error("'{0}': icmp has no ports")]
     EchoPorts(String),
@@ -709,6 +889,22 @@ impl FromStr for Rule {
     type Err = RuleError;
 
     fn from_str(text: &str) -> Result<Self, RuleError> {
+        Ok(WrittenRule::read(text)?.rule)
+    }
+}
+
+/// The prefix of rules about clients.
+const FROM: &str = "from:";
+
+/// A rule as read, with the parts that its text has.
+pub(super) struct WrittenRule {
+    pub(super) rule: Rule,
+    pub(super) has_ports: bool,
+    pub(super) has_direction: bool,
+}
+
+impl WrittenRule {
+    pub(super) fn read(text: &str) -> Result<Self, RuleError> {
         let protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Echo];
         let suffix = |protocol: Protocol| {
             let rest = text.strip_suffix(protocol.name())?.strip_suffix('/')?;
@@ -717,6 +913,10 @@ impl FromStr for Rule {
         let (rest, protocol) = match protocols.into_iter().find_map(suffix) {
             Some((rest, protocol)) => (rest, Some(protocol)),
             None => (text, None),
+        };
+        let (rest, direction) = match rest.strip_prefix(FROM) {
+            Some(rest) => (rest, Direction::In),
+            None => (rest, Direction::Out),
         };
         let prefix = |(prefix, proof, protocol): &(&str, Proof, Option<Protocol>)| {
             Some((rest.strip_prefix(prefix)?, *proof, *protocol))
@@ -731,18 +931,38 @@ impl FromStr for Rule {
         if what.is_empty() {
             return Err(RuleError::Empty(text.into()));
         }
-        let what = pattern(what).ok_or_else(|| RuleError::What(what.into()))?;
+        let what = pattern(what)?;
         let is_name = matches!(what, Pattern::Name(_));
         if !is_name && !matches!(proof, Proof::Shown | Proof::Address) {
             return Err(RuleError::NoName(text.into()));
         }
         let proof = if is_name { proof } else { Proof::default() };
         let ports: Option<Ports> = ports.map(str::parse).transpose()?;
+        let (has_ports, has_direction) = (ports.is_some(), direction == Direction::In);
         let ports = ports.or((proof == Proof::Ssh).then_some(SSH));
-        if protocol == Some(Protocol::Echo) && ports.is_some() {
-            return Err(RuleError::EchoPorts(text.into()));
+        let mut rule = Rule { what, ports, protocol, proof, direction: Direction::Out };
+        rule.turn(direction, text)?;
+        rule.check(text)?;
+        Ok(Self { rule, has_ports, has_direction })
+    }
+}
+
+impl Rule {
+    /// Makes this a rule about flows of that direction.
+    pub(super) fn turn(&mut self, direction: Direction, text: &str) -> Result<(), RuleError> {
+        if direction == Direction::In && !matches!(self.what, Pattern::Net(_)) {
+            return Err(RuleError::Client(text.into()));
         }
-        Ok(Self { what, ports, protocol, proof })
+        self.direction = direction;
+        Ok(())
+    }
+
+    /// Checks that the ports fit the protocol.
+    pub(super) fn check(&self, text: &str) -> Result<(), RuleError> {
+        match self.protocol == Some(Protocol::Echo) && self.ports.is_some() {
+            true => Err(RuleError::EchoPorts(text.into())),
+            false => Ok(()),
+        }
     }
 }
 
@@ -775,7 +995,19 @@ fn is_plain(name: &Name) -> bool {
     name.as_str().chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
-fn pattern(what: &str) -> Option<Pattern> {
+fn pattern(what: &str) -> Result<Pattern, RuleError> {
+    let wrong = || RuleError::What(what.into());
+    if !what.is_ascii() {
+        let name = idna::to_ascii(what).ok_or_else(|| RuleError::Idna(what.into()))?;
+        return match ascii_pattern(&name) {
+            Some(Pattern::Name(glob)) => Ok(Pattern::Name(glob)),
+            _ => Err(wrong()),
+        };
+    }
+    ascii_pattern(what).ok_or_else(wrong)
+}
+
+fn ascii_pattern(what: &str) -> Option<Pattern> {
     let lower = what.to_ascii_lowercase();
     let lower = lower.trim_end_matches('.');
     if lower == "host" {
@@ -801,8 +1033,11 @@ impl fmt::Display for Rule {
         };
         let prefix = Proof::ALL.iter().find(has);
         // In front of ports, such a name would be taken for a prefix.
-        let is_prefix =
-            |glob: &str| Proof::ALL.iter().any(|(word, ..)| word.strip_suffix(':') == Some(glob));
+        let mut prefixes = Proof::ALL.iter().map(|(word, ..)| *word).chain([FROM]);
+        let mut is_prefix = |glob: &str| prefixes.any(|word| word.strip_suffix(':') == Some(glob));
+        if self.direction == Direction::In {
+            f.write_str(FROM)?;
+        }
         f.write_str(prefix.map_or("", |(prefix, ..)| prefix))?;
         match &self.what {
             Pattern::Net(net) if net.addr().is_ipv6() && self.ports.is_some() => {

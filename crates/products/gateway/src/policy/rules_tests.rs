@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::rules::translated;
-use super::{Rule, RuleError, Rules};
+use super::{Reason, Rule, RuleError, Rules};
 use crate::request::{
     Ask, Demand, Direction, GuestId, Judge, Name, Protocol, Shown, ShownBy, Verdict,
 };
@@ -617,4 +617,173 @@ fn the_last_permission_that_is_taken_back_leaves_nothing_permitted() {
     assert_eq!(rules.judge(&ask), Verdict::Prohibit);
     assert!(!rules.resolves(&"good.example".parse().unwrap()));
     assert_eq!(Rules::default().judge(&ask), Verdict::Allow);
+}
+
+/// A client of the guest's port 8080.
+fn client(from: &str) -> Ask {
+    let from = from.parse().unwrap();
+    Ask { from, direction: Direction::In, ..tcp("10.0.2.15:8080") }
+}
+
+#[test]
+fn rules_for_clients_decide_about_published_ports() {
+    let open = |rules: &Rules, from: &str| rules.judge(&client(from)) == YES;
+    let office = allow(&["from:203.0.113.0/24:8080/tcp", "from:2001:db8::/32"]);
+    for (from, permitted) in [
+        ("203.0.113.9:5000", true),
+        ("[::ffff:203.0.113.9]:5000", true),
+        ("[2001:db8::9]:5000", true),
+        ("198.51.100.9:5000", false),
+        ("127.0.0.1:5000", false),
+    ] {
+        assert_eq!(open(&office, from), permitted, "{from}");
+    }
+    // The ports are the guest's, and not the client's.
+    assert!(!open(&allow(&["from:0.0.0.0/0:80"]), "203.0.113.9:80"));
+    assert!(!open(&allow(&["from:0.0.0.0/0:8080/udp"]), "203.0.113.9:80"));
+    // A denial holds whatever is permitted, and without any permission.
+    let but_one = office.deny(rule("from:203.0.113.9"));
+    assert!(open(&but_one, "203.0.113.8:1") && !open(&but_one, "203.0.113.9:1"));
+    let all_but_one = deny(&["from:203.0.113.9"]);
+    assert!(open(&all_but_one, "198.51.100.9:1") && !open(&all_but_one, "203.0.113.9:1"));
+    let silent = Rules::default().deny_with(rule("from:203.0.113.9"), Verdict::Drop);
+    assert_eq!(silent.judge(&client("203.0.113.9:1")), Verdict::Drop);
+}
+
+#[test]
+fn the_two_directions_have_nothing_to_do_with_each_other() {
+    let name = "example.org".parse().unwrap();
+    let inward = allow(&["from:203.0.113.0/24"]).deny(rule("from:198.51.100.0/24"));
+    // For guests, nothing has changed.
+    assert_eq!(inward.judge(&tcp("192.0.2.1:443")), YES);
+    assert_eq!(inward.judge(&tcp("198.51.100.1:443")), YES);
+    assert!(inward.resolves(&name) && inward.demand(&tcp("192.0.2.1:443")) == Demand::Nothing);
+    assert!(!inward.has_names() && !inward.asks_for_ours());
+    assert_eq!(inward.permission(&tcp("127.0.0.1:80"), None), None);
+    // For clients neither.
+    let outward = allow(&["203.0.113.0/24", "*.org"]).deny(rule("198.51.100.0/24"));
+    assert_eq!(outward.judge(&client("198.51.100.9:1")), YES);
+    let both = outward.allow(rule("from:203.0.113.1")).deny(rule("from:203.0.113.2"));
+    assert_eq!(both.judge(&tcp("203.0.113.2:443")), YES);
+    assert_eq!(both.judge(&tcp("192.0.2.1:443")), NO);
+    // A network of clients is no address that could have any name.
+    let named = allow(&["*.org", "from:10.0.0.0/8"]);
+    assert!(named.resolves(&name) && !named.resolves(&"example.net".parse().unwrap()));
+}
+
+#[test]
+fn clients_of_this_machine_are_one_client() {
+    let refused = |rule: &str, from: &str| deny(&[rule]).judge(&client(from)) == NO;
+    let permitted = |rule: &str, from: &str| allow(&[rule]).judge(&client(from)) == YES;
+    // A socket that is bound to all addresses is judged once, for clients by loopback.
+    for from in ["127.0.0.1:1", "127.9.9.9:1", "0.0.0.0:8080"] {
+        for rule in ["from:127.0.0.0/8", "from:127.0.0.1", "from:127.0.0.7", "from:0.0.0.0/0"] {
+            assert!(refused(rule, from) && permitted(rule, from), "{rule} and {from}");
+        }
+        for rule in ["from:::1", "from:10.0.0.0/8"] {
+            assert!(!refused(rule, from) && !permitted(rule, from), "{rule} and {from}");
+        }
+    }
+    assert!(refused("from:::1", "[::]:8080") && refused("from:::1", "[::1]:1"));
+    assert!(!refused("from:127.0.0.1", "[::1]:1"));
+    // A client by a Unix socket has the guest's address, and no port.
+    assert!(refused("from:127.0.0.1", "10.0.2.15:0") && permitted("from:127.0.0.1", "10.0.2.15:0"));
+    assert!(!refused("from:127.0.0.1", "10.0.2.15:7"));
+}
+
+#[test]
+fn a_rule_for_clients_is_about_addresses() {
+    for text in ["from:example.org", "from:*", "from:host", "from:tls:10.0.0.1", "from:from:1"] {
+        let error = text.parse::<Rule>().unwrap_err();
+        assert!(matches!(error, RuleError::Client(_) | RuleError::NoName(_)), "{text}: {error}");
+    }
+    for text in ["from:", "from::80", "from:10.0.0.0/99", "from:10.0.0.1:1/icmp"] {
+        assert!(text.parse::<Rule>().is_err(), "{text}");
+    }
+    for (text, printed) in [
+        ("from:10.0.0.0/8:8080/tcp", "from:10.0.0.0/8:8080/tcp"),
+        ("from:tcp:10.0.0.1", "from:10.0.0.1/tcp"),
+        ("from:[2001:db8::/32]:80-90", "from:[2001:db8::/32]:80-90"),
+        ("from:::1", "from:::1"),
+        // Such a name is no prefix.
+        ("[from]:443", "[from]:443"),
+        ("from", "[from]"),
+    ] {
+        assert_eq!(rule(text).to_string(), printed);
+        assert_eq!(rule(printed), rule(text));
+    }
+}
+
+#[test]
+fn a_refused_client_has_the_rule_that_permits_it() {
+    let rules = allow(&["from:10.0.0.0/8"]);
+    let wanted = |rules: &Rules| rules.permission(&client("203.0.113.9:5000"), None);
+    assert_eq!(wanted(&rules).unwrap().to_string(), "from:203.0.113.9:8080/tcp");
+    assert_eq!(wanted(&rules.deny(rule("from:203.0.113.0/24"))), None);
+    assert_eq!(wanted(&Rules::default()), None);
+    let told = client("203.0.113.9:5000").destination();
+    assert_eq!(told, "10.0.2.15:8080/tcp for 203.0.113.9");
+}
+
+#[test]
+fn a_name_outside_of_ascii_is_taken_in_the_form_of_dns() {
+    for (text, printed) in [
+        ("bücher.example", "xn--bcher-kva.example"),
+        ("*.BÜCHER.Example.:443/tcp", "*.xn--bcher-kva.example:443/tcp"),
+        ("tls:bu\u{308}cher.example", "tls:xn--bcher-kva.example"),
+        // Not as in IDNA 2003, where this was "fass.example".
+        ("faß.example", "xn--fa-hia.example"),
+        ("例え。テスト", "xn--r8jz45g.xn--zckzah"),
+        ("\u{ff45}xample.org", "example.org"),
+    ] {
+        assert_eq!(rule(text).to_string(), printed, "{text}");
+    }
+    let rules = allow(&["*.bücher.example"]);
+    assert!(rules.resolves(&"www.xn--bcher-kva.example".parse().unwrap()));
+    assert!(!rules.resolves(&"www.bucher.example".parse().unwrap()));
+    for wrong in [
+        "b*ü.example",
+        "ü\u{200b}\u{ff0f}.example",
+        "-ü.example",
+        "xn--ü.example",
+        "\u{ff0a}.example",
+        "ü:x.example",
+        "\u{5d0}a.example",
+        // No detour to an address, nor to a word that rules have.
+        "\u{ff11}0.0.0.1",
+        "\u{ff48}ost",
+    ] {
+        assert!(wrong.parse::<Rule>().is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_decision_says_which_rule_made_it() {
+    let rules = allow(&["*.org:443", "tls:a.org", "tcp:b.org", "203.0.113.0/24", "169.254.1.1"])
+        .deny(rule("c.org"))
+        .deny(rule("203.0.113.9"))
+        .allow(rule("from:10.0.0.0/8"));
+    let to = |to: &str, names: &[&str]| rules.decide(&ask(Protocol::Tcp, to, names)).reason;
+    assert_eq!(to("198.51.100.1:443", &["a.org"]), Reason::Permission(0));
+    // A permission that asks for no proof has the last word.
+    assert_eq!(to("198.51.100.1:443", &["b.org"]), Reason::Permission(2));
+    assert_eq!(to("203.0.113.1:443", &["a.org"]), Reason::Permission(3));
+    assert_eq!(to("203.0.113.9:443", &[]), Reason::Denial(1));
+    assert_eq!(to("198.51.100.1:443", &["c.org"]), Reason::Denial(0));
+    assert_eq!(to("198.51.100.1:80", &["d.org"]), Reason::NotPermitted);
+    assert_eq!(to("127.0.0.1:80", &[]), Reason::Closed);
+    assert_eq!(to("169.254.1.1:80", &[]), Reason::Permission(4));
+    assert_eq!(to("0.0.0.0:80", &[]), Reason::NoHost);
+    assert_eq!(rules.decide(&client("10.0.0.1:1")).reason, Reason::Permission(0));
+    assert_eq!(rules.decide(&client("11.0.0.1:1")).reason, Reason::NotPermitted);
+    assert_eq!(Rules::default().decide(&tcp("192.0.2.1:1")).reason, Reason::Open);
+    assert_eq!(Rules::offline().decide(&tcp("192.0.2.1:1")).reason, Reason::Offline);
+    let proofs = |names: &[&str]| rules.proofs(&ask(Protocol::Tcp, "198.51.100.1:443", names));
+    assert_eq!(proofs(&["a.org"]), [0, 1]);
+    assert_eq!(proofs(&["b.org"]), [0; 0]);
+    let name =
+        |name: &str| allow(&["*.org"]).deny(rule("c.*")).refusal_of_name(&name.parse().unwrap());
+    assert_eq!(name("a.org"), None);
+    assert_eq!(name("c.org"), Some(Reason::Denial(0)));
+    assert_eq!(name("a.net"), Some(Reason::NotPermitted));
 }

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use crate::policy::{Resolved, Rules};
-use crate::request::{How, Record, Verdict};
+use crate::request::{How, Protocol, Record, Verdict};
 use crate::world::{Settings, World};
 
 /// A guest that knows `good.example` at 203.0.113.1, under rules that refuse nothing.
@@ -137,4 +137,13 @@ fn an_audit_that_ends_by_other_rules_ends_what_these_forbid() {
     world.settle();
     assert_eq!(world.error(good), None);
     assert!(world.error(other).is_some());
+}
+
+#[test]
+fn clients_that_rules_refuse_come_in_and_are_written_down() {
+    let mut world = audited(Rules::default().allow("from:192.0.2.0/24".parse().unwrap()));
+    let (client, to) = ("198.51.100.9:1000".parse().unwrap(), "10.0.2.15:8080".parse().unwrap());
+    let judged = world.relay.context.judge_client(world.now, Protocol::Tcp, client, to);
+    assert_eq!(judged.to, Ok(to));
+    assert_eq!(written(&world), [(None, Some("from:198.51.100.9:8080/tcp".to_owned()))]);
 }
