@@ -22,12 +22,14 @@ use crate::request::{
 };
 use crate::shown::DatagramGate;
 use crate::source::Source;
+use crate::via::{Vias, Way};
 
 pub(crate) struct Context {
     pub(crate) guest: GuestId,
     pub(crate) link: GuestLink,
     pub(crate) source: Source,
     pub(crate) rules: Arc<Rules>,
+    pub(crate) vias: Arc<Vias>,
     /// The embedding program's judge, which is asked before the rules.
     pub(crate) judge: Option<Arc<dyn Judge>>,
     /// The resolver, which answers the guest's queries and remembers names.
@@ -80,6 +82,8 @@ pub(crate) struct JudgedFlow {
 pub(crate) struct FlowRecord {
     pub(crate) flow: u64,
     pub(crate) ask: Ask,
+    /// The proxy by which the flow goes, for people.
+    pub(crate) via: Option<Arc<str>>,
     pub(crate) began: Instant,
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
@@ -87,7 +91,7 @@ pub(crate) struct FlowRecord {
 
 impl FlowRecord {
     pub(crate) fn new(now: Instant, flow: u64, ask: Ask) -> Self {
-        Self { flow, ask, began: now, bytes_out: 0, bytes_in: 0 }
+        Self { flow, ask, via: None, began: now, bytes_out: 0, bytes_in: 0 }
     }
 
     /// Payload bytes in both directions.
@@ -97,11 +101,12 @@ impl FlowRecord {
 
     /// Writes down that both sides are connected, with the far side's address.
     pub(crate) fn open(&self, peer: SocketAddr, context: &Context) {
-        context.note(|| Record::Opened { flow: self.flow, ask: self.ask.clone(), peer });
+        let via = self.via.clone();
+        context.note(|| Record::Opened { flow: self.flow, ask: self.ask.clone(), peer, via });
     }
 
     pub(crate) fn close(self, now: Instant, how: How, context: &Context) {
-        let Self { flow, ask, began, bytes_out, bytes_in } = self;
+        let Self { flow, ask, began, bytes_out, bytes_in, .. } = self;
         let duration = now.saturating_since(began);
         context.note(|| Record::Closed { flow, ask, bytes_out, bytes_in, duration, how });
     }
@@ -163,7 +168,7 @@ impl Context {
 
     fn judge_ask(&mut self, now: Instant, mut ask: Ask) -> JudgedFlow {
         let to = ask.to;
-        ask.names = self.dns.names().of(now, to.ip());
+        ask.names = self.dns.names_of(now, to.ip());
         ask.given = self.dns.given(&ask.names, to.ip());
         ask.once = self.dns.names().denied(to.ip());
         let flow = self.next_flow();
@@ -173,7 +178,13 @@ impl Context {
         if shows_by_quic && !DatagramGate::has_room(&self.quic_flows) {
             verdict = Verdict::Prohibit;
         }
-        self.note_verdict(now, flow, &ask, verdict);
+        if permits_flow(verdict) && self.way(&ask, end).is_none() {
+            verdict = Verdict::Prohibit;
+            self.counters.no_way += 1;
+            self.note_denial(now, flow, &ask, verdict, &Rules::default());
+        } else {
+            self.note_verdict(now, flow, &ask, verdict);
+        }
         self.counters.undecided += u64::from(decided.is_none());
         let to = if decided.is_some() {
             destination_or_denial(verdict, end)
@@ -182,6 +193,21 @@ impl Context {
         };
         self.counters.denied += u64::from(to.is_err());
         JudgedFlow { flow, ask, to }
+    }
+
+    /// The way of a flow that rules permit to `to`; `None`: it has none, and must not go another.
+    pub(crate) fn way(&self, ask: &Ask, to: SocketAddr) -> Option<Way> {
+        let (invented, name) = match self.dns.invented(to.ip()) {
+            Some(name) => (true, Some(name?)),
+            None if self.vias.is_direct() => return Some(Way::Direct),
+            None => (false, (to == ask.to).then(|| self.rules.name_for(ask)).flatten()),
+        };
+        match self.vias.way(ask, to, name) {
+            // No network has the address.
+            Way::Direct if invented => None,
+            Way::Proxy(_) if ask.protocol != Protocol::Tcp => None,
+            way => Some(way),
+        }
     }
 
     /// Judges a client of a published port, and writes down the verdict.
@@ -232,11 +258,19 @@ impl Context {
 
     /// Writes down a verdict; denials as far as their rate allows, further ones are counted.
     fn note_verdict(&mut self, now: Instant, flow: u64, ask: &Ask, verdict: Verdict) {
-        if permits_flow(verdict) || self.denials.note_destination(now, ask, &self.rules) {
-            if !permits_flow(verdict) {
-                let (guest, to) = (ask.guest, ask.destination());
-                tracing::info!(%guest, to, "a destination was refused");
-            }
+        if permits_flow(verdict) {
+            self.note(|| Record::Verdict { flow, ask: ask.clone(), verdict });
+        } else {
+            let rules = Arc::clone(&self.rules);
+            self.note_denial(now, flow, ask, verdict, &rules);
+        }
+    }
+
+    /// Writes down a denial; `rules` are those whose permission would help.
+    fn note_denial(&mut self, now: Instant, flow: u64, ask: &Ask, verdict: Verdict, rules: &Rules) {
+        if self.denials.note_destination(now, ask, rules) {
+            let (guest, to) = (ask.guest, ask.destination());
+            tracing::info!(%guest, to, "a destination was refused");
             self.note(|| Record::Verdict { flow, ask: ask.clone(), verdict });
         }
     }
@@ -286,6 +320,7 @@ impl Context {
         ask.demand = Demand::Nothing;
         let mut verdict = Verdict::Refuse;
         let needs_local = self.rules.asks_for_ours()
+            || self.vias.asks_for_ours()
             || self.judge.as_ref().is_some_and(|judge| judge.asks_for_ours());
         for _ in 0..REDIRECTIONS {
             let ours = if needs_local {
@@ -332,7 +367,7 @@ impl Context {
     pub(crate) fn permits_shown(&mut self, now: Instant, ask: &Ask, shown: &Shown) -> bool {
         let mut ask = ask.clone();
         // The resolver may have given the address for further names since.
-        let names = self.dns.names().of(now, ask.to.ip());
+        let names = self.dns.names_of(now, ask.to.ip());
         let more = names.iter().filter(|name| !ask.names.contains(name));
         ask.names = ask.names.iter().chain(more).cloned().collect();
         ask.given = self.dns.given(&ask.names, ask.to.ip());
