@@ -273,9 +273,15 @@ fn rules_hold_before_the_proxy_and_choose_the_way() {
     }
     assert_eq!(world.asked(), ["a.good.example:8000"], "for the request that shows another name");
     assert_eq!(world.trapped(), [""; 0]);
-    let direct = ["--via", &format!("{V4}=direct"), "--via", url, "--dns", "via"];
-    let said = world.lab.inside(&direct, &curl(&[&format!("http://{V4}:8000/")]));
-    assert_eq!((said.as_str(), world.asked().len(), world.trapped().len()), ("direct", 0, 1));
+    let there = format!("http://{V4}:8000/");
+    for direct in [&format!("{V4}=direct"), "host=direct"] {
+        let said = world.lab.inside(&["--via", direct, "--via", url], &curl(&[&there]));
+        assert_eq!((said.as_str(), world.trapped().len()), ("direct", 1), "{direct}");
+    }
+    // What leads to this machine's loopback is not the proxy's.
+    let mapped = ["--via", url, "--dns", "via", "--host", "router"];
+    world.lab.inside(&mapped, &curl(&["-o", "got", "http://host:8000/file"]));
+    assert_eq!((world.asked().len(), world.trapped().len()), (0, 0));
 }
 
 #[test]
