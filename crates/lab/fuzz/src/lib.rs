@@ -38,6 +38,7 @@ pub fn replay(target: &str, data: &[u8]) -> bool {
         "frames_datagram" => frames_datagram,
         "frames_stream" => frames_stream,
         "gateway_frames" => |data| _ = gateway_frames(data),
+        "handshake" => handshake,
         "icmp" => icmp,
         "ipv4" => ipv4,
         "ipv6" => ipv6,
@@ -53,6 +54,7 @@ pub fn replay(target: &str, data: &[u8]) -> bool {
         "tcp_header" => tcp_header,
         "udp" => udp,
         "vhost_messages" => vhost_messages,
+        "via" => via,
         "virtqueue" => virtqueue,
         _ => return false,
     };
@@ -84,6 +86,20 @@ pub fn rule(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         pagewire_gateway::fuzzing::rule(text);
     }
+}
+
+/// The text of a way out of a gateway.
+pub fn via(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        pagewire_gateway::fuzzing::via(text);
+    }
+}
+
+/// The answers of a gateway's proxy: the size of its pieces, its protocol and whether there are credentials, and its
+/// bytes.
+pub fn handshake(data: &[u8]) {
+    let Some((&[piece, how], bytes)) = data.split_first_chunk() else { return };
+    pagewire_gateway::fuzzing::handshake(bytes, piece.into(), how & 1 != 0, how & 2 != 0);
 }
 
 /// A connection that must show a name: the size of its pieces, whether the far side agrees to changes of protocol,

@@ -23,6 +23,9 @@ pub(crate) const MIN_RATE: &str = "1K";
 /// Time over which [`MIN_RATE`] is an average: a network may be away for a while.
 pub(crate) const RATE_WINDOW: Duration = Duration::from_secs(30);
 
+/// Bytes that are read of a file with credentials for a proxy: two parts of 255 bytes, with a colon and a line's end.
+pub(crate) const CREDENTIALS_FILE: u64 = 1024;
+
 /// Bytes of stack of a thread that serves a connection.
 pub(crate) const THREAD_STACK: usize = 256 * 1024;
 

@@ -16,6 +16,7 @@ use crate::relay::Dial;
 use crate::request::{Journal, Judge};
 use crate::source::Source;
 use crate::splice::Forward;
+use crate::via::Vias;
 
 /// Settings of a new gateway; see [`Gateway::builder`](crate::Gateway::builder).
 #[must_use]
@@ -27,6 +28,7 @@ pub struct Builder {
     pub(crate) source: Source,
     pub(crate) resolver: Resolver,
     pub(crate) names: OwnNames,
+    pub(crate) vias: Arc<Vias>,
     pub(crate) denied: DeniedName,
     /// The socket for questions about routes; opened before a sandbox forbids that.
     pub(crate) routes: Arc<RouteSocket>,
@@ -42,6 +44,7 @@ impl Builder {
             source: Source::default(),
             resolver: Resolver::default(),
             names: OwnNames::default(),
+            vias: Arc::default(),
             denied: DeniedName::default(),
             routes: Arc::default(),
         }
@@ -67,6 +70,8 @@ pagewire::parts::setters! {
     /// The way to open connections to the network, in place of this process's own sockets: for
     /// programs that have their own way out, and for tests.
     dialler(dialler: impl Dial + 'static): dialler = Some(Arc::new(dialler));
+    /// The flows that leave by a proxy: none by default.
+    vias(vias: Vias): vias = Arc::new(vias);
     /// The addresses, or interfaces, from which flows leave this machine.
     source(source: Source): source = source;
 }

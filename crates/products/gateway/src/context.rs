@@ -23,12 +23,14 @@ use crate::request::{
 };
 use crate::shown::DatagramGate;
 use crate::source::Source;
+use crate::via::{Vias, Way};
 
 pub(crate) struct Context {
     pub(crate) guest: GuestId,
     pub(crate) link: GuestLink,
     pub(crate) source: Source,
     pub(crate) rules: Arc<Rules>,
+    pub(crate) vias: Arc<Vias>,
     /// The embedding program's judge, which is asked before the rules.
     pub(crate) judge: Option<Arc<dyn Judge>>,
     /// The resolver, which answers the guest's queries and remembers names.
@@ -81,6 +83,8 @@ pub(crate) struct JudgedFlow {
 pub(crate) struct FlowRecord {
     pub(crate) flow: u64,
     pub(crate) ask: Ask,
+    /// The proxy by which the flow goes, for people.
+    pub(crate) via: Option<Arc<str>>,
     pub(crate) began: Instant,
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
@@ -90,12 +94,13 @@ pub(crate) struct FlowRecord {
 
 impl FlowRecord {
     pub(crate) fn new(now: Instant, flow: u64, ask: Ask) -> Self {
-        Self { flow, ask, began: now, bytes_out: 0, bytes_in: 0, shown: None }
+        let (via, shown) = (None, None);
+        Self { flow, ask, via, began: now, bytes_out: 0, bytes_in: 0, shown }
     }
 
     /// The state of the flow, whose other side has this address.
     pub(crate) fn state(&self, now: Instant, peer: SocketAddr, open: bool) -> FlowState {
-        let Self { flow, ask, began, bytes_out, bytes_in, shown } = self;
+        let Self { flow, ask, began, bytes_out, bytes_in, shown, .. } = self;
         FlowState {
             flow: *flow,
             ask: ask.clone(),
@@ -115,7 +120,8 @@ impl FlowRecord {
 
     /// Writes down that both sides are connected, with the far side's address.
     pub(crate) fn open(&self, peer: SocketAddr, context: &Context) {
-        context.note(|| Record::Opened { flow: self.flow, ask: self.ask.clone(), peer });
+        let via = self.via.clone();
+        context.note(|| Record::Opened { flow: self.flow, ask: self.ask.clone(), peer, via });
     }
 
     pub(crate) fn close(self, now: Instant, how: How, context: &Context) {
@@ -189,7 +195,7 @@ impl Context {
 
     fn judge_ask(&mut self, now: Instant, mut ask: Ask) -> JudgedFlow {
         let to = ask.to;
-        ask.names = self.dns.names().of(now, to.ip());
+        ask.names = self.dns.names_of(now, to.ip());
         ask.given = self.dns.given(&ask.names, to.ip());
         ask.once = self.dns.names().denied(to.ip());
         let flow = self.next_flow();
@@ -202,7 +208,13 @@ impl Context {
         if shows_by_quic && !DatagramGate::has_room(&self.quic_flows) {
             verdict = Verdict::Prohibit;
         }
-        self.note_verdict(now, flow, &ask, verdict);
+        if permits_flow(verdict) && self.way(&ask, end).is_none() {
+            verdict = Verdict::Prohibit;
+            self.counters.no_way += 1;
+            self.note_denial(now, flow, &ask, verdict, &Rules::default());
+        } else {
+            self.note_verdict(now, flow, &ask, verdict);
+        }
         self.counters.undecided += u64::from(decided.is_none());
         let to = if decided.is_some() {
             destination_or_denial(verdict, end)
@@ -211,6 +223,21 @@ impl Context {
         };
         self.counters.denied += u64::from(to.is_err());
         JudgedFlow { flow, ask, to }
+    }
+
+    /// The way of a flow that rules permit to `to`; `None`: it has none, and must not go another.
+    pub(crate) fn way(&self, ask: &Ask, to: SocketAddr) -> Option<Way> {
+        let (invented, name) = match self.dns.invented(to.ip()) {
+            Some(name) => (true, Some(name?)),
+            None if self.vias.is_direct() => return Some(Way::Direct),
+            None => (false, (to == ask.to).then(|| self.rules.name_for(ask)).flatten()),
+        };
+        match self.vias.way(ask, to, name) {
+            // No network has the address.
+            Way::Direct if invented => None,
+            Way::Proxy(_) if ask.protocol != Protocol::Tcp => None,
+            way => Some(way),
+        }
     }
 
     /// Judges a client of a published port, and writes down the verdict.
@@ -265,11 +292,19 @@ impl Context {
 
     /// Writes down a verdict; denials as far as their rate allows, further ones are counted.
     fn note_verdict(&mut self, now: Instant, flow: u64, ask: &Ask, verdict: Verdict) {
-        if permits_flow(verdict) || self.denials.note_destination(now, ask, &self.rules) {
-            if !permits_flow(verdict) {
-                let (guest, to) = (ask.guest, ask.destination());
-                tracing::info!(%guest, to, "a destination was refused");
-            }
+        if permits_flow(verdict) {
+            self.note(|| Record::Verdict { flow, ask: ask.clone(), verdict });
+        } else {
+            let rules = Arc::clone(&self.rules);
+            self.note_denial(now, flow, ask, verdict, &rules);
+        }
+    }
+
+    /// Writes down a denial; `rules` are those whose permission would help.
+    fn note_denial(&mut self, now: Instant, flow: u64, ask: &Ask, verdict: Verdict, rules: &Rules) {
+        if self.denials.note_destination(now, ask, rules) {
+            let (guest, to) = (ask.guest, ask.destination());
+            tracing::info!(%guest, to, "a destination was refused");
             self.note(|| Record::Verdict { flow, ask: ask.clone(), verdict });
         }
     }
@@ -322,6 +357,7 @@ impl Context {
         ask.demand = Demand::Nothing;
         let mut verdict = Verdict::Refuse;
         let needs_local = self.rules.asks_for_ours()
+            || self.vias.asks_for_ours()
             || self.judge.as_ref().is_some_and(|judge| judge.asks_for_ours());
         for _ in 0..REDIRECTIONS {
             let ours = if needs_local {
@@ -373,7 +409,7 @@ impl Context {
 
     /// Adds the names for which the resolver has given the destination since.
     fn add_names(&mut self, now: Instant, ask: &mut Ask) {
-        let names = self.dns.names().of(now, ask.to.ip());
+        let names = self.dns.names_of(now, ask.to.ip());
         let more = names.iter().filter(|name| !ask.names.contains(name));
         ask.names = ask.names.iter().chain(more).cloned().collect();
         ask.given = self.dns.given(&ask.names, ask.to.ip());
@@ -405,7 +441,8 @@ impl Context {
         ask.once = self.dns.names().denied(ask.to.ip());
         let mut ask = ask.clone();
         let (verdict, end) = self.verdict(now, &mut ask)?;
-        if !permits_flow(verdict) || end != to {
+        // The other side of a flow by a proxy is the proxy.
+        if !permits_flow(verdict) || (end != to && record.via.is_none()) {
             return None;
         }
         record.ask.demand = ask.demand;

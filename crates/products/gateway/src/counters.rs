@@ -22,6 +22,13 @@ pagewire::parts::counters! {
         mismatched,
         /// Flows that rules would have refused, and that went on for an audit.
         audited,
+        /// The part of `denied` that was permitted and has no way: datagrams and echo requests for which there is a
+        /// proxy, and addresses that stand for no name.
+        no_way,
+        /// Connections that a proxy opened.
+        proxied,
+        /// Dials that failed at a proxy: it did not answer, or refused the credentials.
+        proxies_failed,
         /// Asks that were dropped because the kernel did not say whether the destination is this machine.
         undecided,
         /// Names that the resolver refused, because of a rule or for want of a resolver.

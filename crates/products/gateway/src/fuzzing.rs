@@ -12,10 +12,11 @@ use pagewire::{Device, Pair};
 
 use crate::autoconf::{Autoconf, AutoconfConfig};
 use crate::dns::query::{BadQuery, Code, Query, refuse};
-use crate::limits::{HELD, HELD_DATAGRAMS};
+use crate::limits::{HELD, HELD_DATAGRAMS, VIA_HEAD};
 use crate::policy::Rule;
 use crate::request::{Demand, Shown};
 use crate::shown::{DatagramGate, Gate, Next, Pass};
+use crate::via::{self, Handshake, ProxyKind, Refused, Target, TargetHost, Via};
 
 /// Reads any bytes as a query and as its answer, and answers it in every way.
 pub fn dns_message(query: &[u8], answer: &[u8]) {
@@ -133,6 +134,56 @@ pub fn shown_datagrams<'a>(datagrams: impl Iterator<Item = &'a [u8]>) {
             Pass::Judge(_) => gate.refuse(),
             Pass::Send(same) => assert_eq!(same, datagram),
             Pass::Hold | Pass::Refuse(_) => {}
+        }
+    }
+}
+
+/// The text of a way out: its errors repeat nothing of what may be a password.
+pub fn via(text: &str) {
+    let Ok(Via { rule, proxy: Some(url) }) = text.parse::<Via>() else { return };
+    let rule = rule.map(|rule| format!("{rule}=")).unwrap_or_default();
+    let again = format!("{rule}{url}").parse::<Via>();
+    assert_eq!(again.ok().and_then(|via| via.proxy), Some(url), "what we print, we parse");
+}
+
+/// The bytes of a proxy, in pieces of at most `piece` bytes. Whatever the pieces, as many belong to the proxy's answer,
+/// and it means the same.
+pub fn handshake(bytes: &[u8], piece: usize, is_http: bool, has_credentials: bool) {
+    let kind = if is_http { ProxyKind::Http } else { ProxyKind::Socks5 };
+    let ask = |piece| ask_proxy(bytes, piece, kind, has_credentials);
+    assert_eq!(ask(piece.max(1)), ask(usize::MAX), "pieces change what an answer means");
+}
+
+/// The number of bytes of the proxy's answer, and its meaning; `None`: there is too little of it.
+fn ask_proxy(
+    bytes: &[u8],
+    piece: usize,
+    kind: ProxyKind,
+    has_credentials: bool,
+) -> (usize, Option<Result<(), Refused>>) {
+    let host = TargetHost::Address(Ipv6Addr::LOCALHOST.into());
+    let credentials = "user:password".parse().ok().filter(|_| has_credentials);
+    let target = Target { host, port: 443 };
+    let (mut handshake, mut at) = (Handshake::new(kind, &target, credentials.as_ref()), 0);
+    loop {
+        match handshake.next() {
+            via::Next::Done => return (at, Some(Ok(()))),
+            via::Next::Refused(why) => return (at, Some(Err(why))),
+            via::Next::Send(message) => {
+                let n = message.len().min(piece);
+                handshake.note_sent(n);
+            }
+            via::Next::Receive => {
+                let rest = bytes.get(at..).unwrap_or_default();
+                if rest.is_empty() {
+                    return (at, None);
+                }
+                let shown = rest.get(..rest.len().min(piece)).unwrap_or_default();
+                let taken = handshake.take(shown);
+                assert!((1..=shown.len()).contains(&taken), "other bytes are taken than are there");
+                at += taken;
+                assert!(at <= VIA_HEAD, "more is kept than may be");
+            }
         }
     }
 }

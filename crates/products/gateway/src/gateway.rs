@@ -115,7 +115,7 @@ impl Builder {
     /// may have at this time (`RLIMIT_NOFILE`), each an equal part.
     pub fn start(self) -> Gateway {
         if let Err(error) = self.routes.check()
-            && self.rules.asks_for_ours()
+            && (self.rules.asks_for_ours() || self.vias.asks_for_ours())
         {
             tracing::warn!(
                 %error,
@@ -223,6 +223,7 @@ impl Gateway {
             link,
             source: settings.source.clone(),
             rules: Arc::clone(&settings.rules),
+            vias: Arc::clone(&settings.vias),
             judge: settings.judge.clone(),
             dns,
             local_addresses: LocalAddresses::new(Arc::clone(&settings.routes)),

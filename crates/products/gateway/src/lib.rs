@@ -45,6 +45,7 @@ mod splice;
 mod sys;
 mod template;
 mod udp;
+mod via;
 #[cfg(test)]
 #[path = "world_tests.rs"]
 mod world;
@@ -77,3 +78,6 @@ pub use request::{
 pub use source::Source;
 pub use splice::{Forward, ForwardError};
 pub use template::Template;
+pub use via::{
+    Credentials, CredentialsError, Proxy, ProxyError, ProxyKind, ProxyUrl, Via, ViaError, Vias,
+};

@@ -126,6 +126,31 @@ pub const RESERVED_DESCRIPTORS: usize = 256;
 /// Clients of published ports leave one in this number of a guest's connections free.
 pub const CLIENTS_LEAVE: usize = 4;
 
+// Proxies on the way out.
+
+/// Ways of flows, by a proxy or not: each new flow is compared with all.
+pub const VIAS: usize = 256;
+
+/// Addresses of a proxy that are tried in turn.
+pub const PROXY_ADDRESSES: usize = 8;
+
+/// Longest user's name, and password, for a proxy, in bytes (RFC 1929 section 2).
+pub const PROXY_CREDENTIAL: usize = 255;
+
+/// Time from the dial of a proxy to its answer. A proxy waits for the destination: squid a minute.
+pub const VIA_TIME: Duration = Duration::from_secs(75);
+
+/// Longest head of a proxy's answer to CONNECT, interim ones included, in bytes: more than browsers and servers send
+/// to each other.
+pub const VIA_HEAD: usize = 16 << 10;
+
+/// Bytes of a proxy's answer that are looked at together; most have less.
+pub(crate) const VIA_READ: usize = 1024;
+
+/// Addresses that stand for names of one guest ([`Resolver::Invented`](crate::Resolver)), some 700 bytes each. The
+/// name that was asked for or connected to the longest ago makes room.
+pub const INVENTED_ADDRESSES: usize = 4096;
+
 // Published ports.
 
 /// Clients that wait in a published port's backlog: Linux's own limit (`somaxconn`).

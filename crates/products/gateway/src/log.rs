@@ -21,7 +21,7 @@ use crate::request::{Ask, Direction, Journal, Name, Record, Shown, Verdict};
 ///
 /// Each line has `time` (seconds since 1970) and `event`. Of a flow, `verdict`, `opened`, `mismatch` and `closed`
 /// have `guest`, `flow`, `protocol`, `direction`, `from`, `to` and `names`. A verdict has `verdict`,
-/// and `via` where it leads elsewhere; an opened flow has `peer`; a mismatch has `shown`, the name that
+/// and `via` where it leads elsewhere; an opened flow has `peer`, and `via` where that is a proxy; a mismatch has `shown`, the name that
 /// the flow shows, and `by`, the protocol that shows it; a closed one has `bytes_out`,
 /// `bytes_in`, `seconds` and `how`. A `name` that was refused has `guest` and `name`; `denials` has
 /// `guest`, and `count`, the refusals in `seconds` that have no line; `lost` has `lines`.
@@ -237,9 +237,13 @@ fn describe(out: &mut String, line: &Line) {
                  \"seconds\":{seconds:.6}"
             );
         }
-        Record::Opened { flow, ask, peer } => {
+        Record::Opened { flow, ask, peer, via } => {
             begin(out, &time, "opened", *flow, ask);
             let _ = write!(out, ",\"peer\":\"{peer}\"");
+            if let Some(proxy) = via {
+                // A URL of a proxy has no quotes.
+                let _ = write!(out, ",\"via\":\"{proxy}\"");
+            }
         }
         Record::Closed { flow, ask, bytes_out, bytes_in, duration, how } => {
             begin(out, &time, "closed", *flow, ask);

@@ -32,7 +32,7 @@ fn a_record_is_one_json_object() {
     let verdict = Record::Verdict { flow: 7, ask: ask.clone(), verdict: via };
     assert!(text(verdict).ends_with(",\"verdict\":\"to\",\"via\":\"127.0.0.1:80\"}"));
     let peer = "192.0.2.1:443".parse().unwrap();
-    let opened = Record::Opened { flow: 7, ask: ask.clone(), peer };
+    let opened = Record::Opened { flow: 7, ask: ask.clone(), peer, via: None };
     let expected = format!("{start}\"opened\",{flow},\"peer\":\"192.0.2.1:443\"}}");
     assert_eq!(text(opened), expected);
     let duration = Duration::from_micros(2_250_001);
@@ -131,7 +131,7 @@ fn a_flood_of_verdicts_leaves_room_for_connections() {
     let opened = (LOG_LINES - LOG_VERDICTS) as u64;
     for flow in 0..opened {
         let peer = "192.0.2.1:443".parse().unwrap();
-        log.note(Record::Opened { flow, ask: ask(&[]), peer });
+        log.note(Record::Opened { flow, ask: ask(&[]), peer, via: None });
     }
     start.send(()).unwrap();
     drop(log);

@@ -82,6 +82,16 @@ impl Name {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Whether others take the name for a host's, and for no address: it has letters, digits, `-` and `_` (RFC 952, and
+    /// what is in use), ends in no number (`10.1`, `0x7f.1`), and is none of a loopback (RFC 6761 section 6.3).
+    pub(crate) fn is_host_name(&self) -> bool {
+        let last = self.0.rsplit('.').next().unwrap_or_default();
+        let digits = last.strip_prefix("0x").map(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()));
+        let is_number = digits.unwrap_or_else(|| last.bytes().all(|b| b.is_ascii_digit()));
+        let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+        !is_number && last != "localhost" && self.0.bytes().all(is_plain)
+    }
 }
 
 impl FromStr for Name {
@@ -369,8 +379,10 @@ pub enum Record {
         flow: u64,
         /// The question.
         ask: Ask,
-        /// The other side's address, as this host's kernel has it.
+        /// The other side's address, as this host's kernel has it: that of the proxy, if the flow goes by one.
         peer: SocketAddr,
+        /// The URL of the proxy by which the flow goes.
+        via: Option<Arc<str>>,
     },
     /// A flow is over, or was never opened.
     Closed {

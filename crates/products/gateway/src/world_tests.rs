@@ -26,6 +26,7 @@ use crate::relay::{Closer, Dial, Dialled, Relay, Setup};
 use crate::request::{Ask, GuestId, How, Judge, Record, Verdict};
 use crate::source::Source;
 use crate::udp::Udp;
+use crate::via::Vias;
 
 /// The records of the journal.
 pub(crate) type Records = Arc<Mutex<Vec<Record>>>;
@@ -58,6 +59,8 @@ pub(crate) struct Settings {
     pub(crate) rules: Rules,
     pub(crate) judge: Option<Arc<dyn Judge>>,
     pub(crate) names: OwnNames,
+    pub(crate) resolver: Option<Resolver>,
+    pub(crate) vias: Vias,
     pub(crate) routes: Arc<RouteSocket>,
     pub(crate) idle: Option<Duration>,
     pub(crate) connections: Option<usize>,
@@ -94,7 +97,7 @@ pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Record
     let rules = Arc::new(settings.rules);
     let dns = DnsConfig {
         on: vec!["10.0.2.2".parse().unwrap(), "fd00:2::2".parse().unwrap()],
-        resolver: Resolver::None,
+        resolver: settings.resolver.unwrap_or(Resolver::None),
         own: settings.names,
         rules: Arc::clone(&rules),
         ..DnsConfig::default()
@@ -108,6 +111,7 @@ pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Record
         },
         source: Source::default(),
         rules,
+        vias: Arc::new(settings.vias),
         judge: settings.judge,
         dns: DnsServer::open(stack, dns).unwrap(),
         local_addresses: LocalAddresses::new(settings.routes),

@@ -138,8 +138,20 @@ pub(crate) struct GuestOptions {
     #[arg(long, value_name = "IP|IFACE", value_parser = source)]
     pub(crate) source: Vec<Source>,
 
-    /// Whom to ask for names: host (those of /etc/resolv.conf), none, or addresses, in order of preference
-    #[arg(long, value_name = "ADDR|host|none")]
+    /// Have connections go by a proxy, socks5://HOST:PORT or http://HOST:PORT (CONNECT), which gets names as names.
+    /// With RULE= in front, as of --allow, connections that match; RULE=direct: by none; repeatable, the first
+    /// that matches counts. Datagrams and pings for which there is a proxy are refused
+    #[arg(long, value_name = "[RULE=]URL|direct")]
+    pub(crate) via: Vec<String>,
+
+    /// Read the credentials for the proxy of --via from FILE, which has one line USER:PASSWORD; with the
+    /// proxy's URL= in front where there are several proxies; repeatable
+    #[arg(long, value_name = "[URL=]FILE")]
+    pub(crate) via_credentials: Vec<OsString>,
+
+    /// Whom to ask for names: host (those of /etc/resolv.conf), none, or addresses, in order of preference.
+    /// via: nobody, each name gets an address of its own, by which the proxy of --via is told the name
+    #[arg(long, value_name = "ADDR|host|none|via")]
     pub(crate) dns: Vec<String>,
 
     /// A name that we answer for, besides `gateway` (this end) and `host` (of --host); repeatable

@@ -25,6 +25,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::api::{HostPort, Ports, Refused};
 use super::guest_network::{Advertised, GuestNetwork};
+use super::ways;
 use crate::args::guest::{self as args, GuestOptions, Interface};
 use crate::failure::{Failure, reason};
 use crate::net::{LineWrappers, line_text, show_line, user};
@@ -77,7 +78,8 @@ pub(crate) fn open(
     let mappings = network.mappings(options);
     let builder = Gateway::builder()
         .rules(rules(options, &mappings)?)
-        .resolver(resolver(&options.dns)?)
+        .resolver(resolver(options)?)
+        .vias(ways::open(options)?)
         .source(source(&options.source)?)
         .names(names(options, &network));
     Ok(OpenGateway {
@@ -201,18 +203,23 @@ fn source(all: &[args::Source]) -> Result<Source, Failure> {
 }
 
 /// The resolver of `--dns`.
-fn resolver(words: &[String]) -> Result<Resolver, Failure> {
+fn resolver(options: &GuestOptions) -> Result<Resolver, Failure> {
     let parse = |word: &String| {
         let address = word.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53));
         address.or_else(|_| word.parse()).map_err(|_| {
-            let why = "give host, none, or addresses of name servers, as in 192.0.2.53";
+            let why = "give host, none, via, or addresses of name servers, as in 192.0.2.53";
             Failure::misused(format!("--dns {word}"), why)
         })
     };
-    match words {
+    let is_direct = |text: &String| text == "direct" || text.ends_with("=direct");
+    match options.dns.as_slice() {
         [] => Ok(Resolver::Host),
         [word] if word == "host" => Ok(Resolver::Host),
         [word] if word == "none" => Ok(Resolver::None),
+        [word] if word == "via" && options.via.iter().all(is_direct) => {
+            Err(Failure::misused("--dns via", "it needs a proxy: give --via"))
+        }
+        [word] if word == "via" => Ok(Resolver::Invented),
         words => Ok(Resolver::At(words.iter().map(parse).collect::<Result<_, _>>()?)),
     }
 }

@@ -34,3 +34,5 @@ pub(crate) mod serve;
 pub(crate) mod ss;
 #[cfg(feature = "full")]
 pub(crate) mod top;
+#[cfg(feature = "full")]
+mod ways;

@@ -4,6 +4,7 @@
 //! `resolvers.rs` knows which, `clients.rs` serves the guest's TCP connections.
 
 mod clients;
+mod invented;
 mod own;
 pub(crate) mod query;
 #[cfg(test)]

@@ -144,6 +144,11 @@ impl Query {
         }
     }
 
+    /// Whether it asks for IPv4 addresses, perhaps among others.
+    pub(crate) fn asks_for_ipv4(&self) -> bool {
+        self.class == CLASS_IN && matches!(self.kind, TYPE_A | TYPE_ANY)
+    }
+
     /// An answer without records.
     pub(crate) fn answer(&self, message: &[u8], code: Code) -> Vec<u8> {
         error(message, code, self.end)

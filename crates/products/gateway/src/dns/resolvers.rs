@@ -22,6 +22,11 @@ pub enum Resolver {
     At(Vec<SocketAddr>),
     /// No resolver: only the gateway's own names have addresses, all others are refused.
     None,
+    /// No resolver: each name that rules let resolve has an IPv4 address that stands for it, out of 198.18.0.0/15
+    /// (RFC 2544), which is on no network. Connections to that address go by a proxy of
+    /// [`Builder::vias`](crate::Builder::vias), which is told the name. Whatever the name has beside an IPv4 address,
+    /// the guest does not learn. Nobody is asked.
+    Invented,
 }
 
 /// Resolvers in order of preference.
@@ -51,7 +56,7 @@ impl Resolvers {
         match resolver {
             Resolver::Host => Self::following(Path::new("/etc/resolv.conf")),
             Resolver::At(list) => Self::fixed(list.iter().copied().take(RESOLVERS).collect()),
-            Resolver::None => Self::fixed(Vec::new()),
+            Resolver::None | Resolver::Invented => Self::fixed(Vec::new()),
         }
     }
 

@@ -10,6 +10,7 @@ use pagewire::services::{Error, Event, Instant, RecvFlags, SocketBind, Stack, Ud
 
 use super::PORT;
 use super::clients::{ClientId, Clients};
+use super::invented::InventedAddresses;
 use super::own::OwnNames;
 use super::query::{self, AnsweredAddresses, BadQuery, Code, Query};
 use super::resolvers::{Resolver, Resolvers};
@@ -96,6 +97,8 @@ pub struct DnsServer {
     rules: Arc<Rules>,
     denied: DeniedName,
     names: Names,
+    /// Addresses that stand for names; `None`: resolvers are asked.
+    invented: Option<InventedAddresses>,
     /// Queries that are passed on.
     rate: Rate,
     /// Names that were refused, for whoever writes that down.
@@ -143,6 +146,7 @@ impl DnsServer {
             rules,
             denied,
             names: Names::default(),
+            invented: (resolver == Resolver::Invented).then(InventedAddresses::default),
             rate: Rate::new(DNS_PER_SECOND, DNS_BURST),
             refused: VecDeque::new(),
             more_refused: 0,
@@ -187,9 +191,26 @@ impl DnsServer {
         &mut self.names
     }
 
-    /// The part of the names that the gateway's own settings give this address: no stranger chose it.
+    /// The names of an address that the guest was given, the latest first.
+    pub(crate) fn names_of(&mut self, now: Instant, address: IpAddr) -> Arc<[Name]> {
+        match self.invented.as_mut().and_then(|invented| invented.visit(address)) {
+            Some(name) => [name].into(),
+            None => self.names.of(now, address),
+        }
+    }
+
+    /// The name that an address of the gateway's invention stands for, if it still stands for one; `None`: the address
+    /// is no such one.
+    pub(crate) fn invented(&self, address: IpAddr) -> Option<Option<&Name>> {
+        self.invented.as_ref()?.get(address)
+    }
+
+    /// The part of the names that the gateway itself gives this address: no stranger chose it.
     pub(crate) fn given(&self, names: &[Name], address: IpAddr) -> Arc<[Name]> {
-        let gives = |name: &&Name| self.own.get(name).is_some_and(|all| all.contains(&address));
+        let is_invented = |name: &Name| self.invented(address).flatten() == Some(name);
+        let gives = |name: &&Name| {
+            self.own.get(name).is_some_and(|all| all.contains(&address)) || is_invented(name)
+        };
         names.iter().filter(gives).cloned().collect()
     }
 
@@ -302,6 +323,14 @@ impl DnsServer {
             true => {}
             false if self.rules.is_audit() => self.note_denied(&query),
             false => return self.deny(&query, message),
+        }
+        if let Some(invented) = &mut self.invented {
+            let Some(name) = query.name.as_ref().filter(|name| name.is_host_name()) else {
+                return self.deny(&query, message);
+            };
+            let address = query.asks_for_ipv4().then(|| invented.address_of(name));
+            self.counters.own += 1;
+            return Decision::Answer(query.lead_to(message, address.as_slice()));
         }
         self.resolvers.refresh(now);
         if self.resolvers.is_none() {

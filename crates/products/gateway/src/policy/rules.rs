@@ -365,6 +365,18 @@ impl Rules {
         accepting.any(|rule| self.permits(rule, &ask))
     }
 
+    /// The name by which others may be asked for the destination of a flow that these rules permit: the latest that
+    /// permits it. `None`: an address permits it, or the gateway's settings gave the name, which others do not know.
+    pub(crate) fn name_for<'a>(&self, ask: &'a Ask) -> Option<&'a Name> {
+        let permits = |name: &Name| {
+            let ask = Ask { names: [name.clone()].into(), ..ask.clone() };
+            let of_name = |rule: &&Rule| matches!(rule.what, Pattern::Name(_));
+            self.allow.iter().filter(of_name).any(|rule| self.permits(rule, &ask))
+        };
+        let mut names = ask.names.iter().filter(|name| name.is_host_name());
+        names.find(|name| !ask.given.contains(name) && (self.allow.is_empty() || permits(name)))
+    }
+
     /// A permission that would let the flow go on, be it with what it shows. `None`: a denial forbids it, or there is no
     /// permission yet, and the first would forbid everything else.
     pub(crate) fn permission(&self, ask: &Ask, shown: Option<&Shown>) -> Option<Rule> {

@@ -7,20 +7,24 @@
 //!              refused        given up           refused, unreachable, silence
 //! ```
 //!
+//! Where a proxy is the [`Way`], that is dialled, and asked for the connection before the guest has an answer.
+//!
 //! [`Dials`] owns the requests and the queues. The methods of [`Relay`] below it take one step each, in this order:
 //! [`handle_requests`](Relay::handle_requests), [`admit`](Relay::admit), [`handle_dialled`](Relay::handle_dialled).
 //! The stack keeps the guest's request meanwhile, and absorbs repeated SYNs; when the guest gives
 //! up, the dial is cancelled.
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use pagewire::services::{
     Answer, Cancel, Instant, RequestId, Stack, SynEvent, SynRequest, Unreachable,
 };
 use rustix::event::epoll::EventFlags;
-use rustix::net::sockopt;
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
 use super::dialler::Dialled;
 use super::pair::Pair;
@@ -29,12 +33,13 @@ use crate::context::{Denial, FlowRecord, JudgedFlow};
 use crate::limits::{
     CONNECTS_BURST, CONNECTS_PER_SECOND, DIAL_FAIR, DIAL_RETRY, DIALS, DIALS_PER_DESTINATION,
     FAILED_CONNECT_COSTS, LARGE_BUFFERS, LEAVES_BURST, LEAVES_PER_SECOND, LEFT_DESTINATIONS,
-    LEFT_LOOK, SMALL_BUFFER,
+    LEFT_LOOK, SMALL_BUFFER, VIA_READ, VIA_TIME,
 };
 use crate::rate::Rate;
 use crate::request::{FlowState, How, Protocol};
 use crate::shown::Gate;
 use crate::udp::errors;
+use crate::via::{Handshake, Next, Refused, Route, Way};
 
 /// Stale entries that lists keep, beside as many as there are others, before they are packed.
 const STALE: usize = 64;
@@ -60,19 +65,25 @@ pub(super) struct Dials {
     paused_until: Option<Instant>,
     /// The time to check waiting requests again.
     retry_at: Option<Instant>,
+    /// Dials of proxies with the end of their time, the oldest first; entries may be stale.
+    asked: VecDeque<(Instant, RequestId)>,
+    /// The last dial of a proxy failed at the proxy, which was logged.
+    proxy_fails: bool,
 }
 
 /// A guest's request without an answer.
 struct PendingRequest {
     record: FlowRecord,
     stage: DialStage,
+    /// The proxy that is dialled in place of the destination.
+    proxy: Option<Attempt>,
     /// The request found no slot at first, which was counted.
     waited: bool,
 }
 
 impl PendingRequest {
-    /// The address that is or will be dialled.
-    fn to(&self) -> SocketAddr {
+    /// The destination that is or will be dialled.
+    fn destination(&self) -> Destination {
         let (DialStage::Waiting(to) | DialStage::Dialling(to, _)) = self.stage;
         to
     }
@@ -80,10 +91,24 @@ impl PendingRequest {
 
 #[derive(Clone, Copy)]
 enum DialStage {
-    /// The request waits to be dialled at this address.
-    Waiting(SocketAddr),
-    /// The address is being dialled, and the flow is in this slot.
-    Dialling(SocketAddr, u32),
+    /// The request waits to be dialled.
+    Waiting(Destination),
+    /// The destination is being dialled, and the flow is in this slot.
+    Dialling(Destination, u32),
+}
+
+#[derive(Clone, Copy)]
+struct Destination {
+    /// The host that the guest reaches, for which dials are counted.
+    host: IpAddr,
+    /// The other end of the socket: the host's port, or a proxy's.
+    peer: SocketAddr,
+}
+
+/// The attempt at one address of a proxy, the first being 0.
+struct Attempt {
+    route: Route,
+    number: usize,
 }
 
 /// A dial that has no answer yet.
@@ -92,6 +117,10 @@ pub(super) struct Dialling {
     request: RequestId,
     /// The events of the socket so far.
     ready: EventFlags,
+    /// The request to a proxy.
+    handshake: Option<Box<Handshake>>,
+    /// The end of a proxy's time.
+    until: Instant,
 }
 
 /// Whether there is a slot for a dial.
@@ -102,6 +131,54 @@ enum DialSlot {
     Crowded,
     /// There is no port for this destination before this time.
     NoPort(Instant),
+}
+
+/// How far a dial's request to a proxy is.
+enum Asked {
+    /// There is no proxy, or it has opened the connection.
+    Open,
+    Waits,
+    Refused(Refused),
+}
+
+impl Dialling {
+    /// Goes on with the request to the proxy as far as the socket lets it. No byte behind the proxy's answer is read.
+    fn ask_proxy(&mut self) -> Asked {
+        let Some(handshake) = &mut self.handshake else { return Asked::Open };
+        let mut bytes = [0; VIA_READ];
+        loop {
+            let done = match handshake.next() {
+                Next::Done => return Asked::Open,
+                Next::Refused(why) => return Asked::Refused(why),
+                Next::Send(message) => {
+                    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+                    send(&self.socket, message, flags).map(|n| handshake.note_sent(n))
+                }
+                Next::Receive => {
+                    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+                    recv(&self.socket, &mut bytes[..], flags).and_then(|(len, _)| {
+                        let taken = handshake.take(bytes.get(..len).unwrap_or_default());
+                        let taken = bytes.get_mut(..taken).unwrap_or_default();
+                        let got = if taken.is_empty() {
+                            0
+                        } else {
+                            recv(&self.socket, &mut *taken, RecvFlags::DONTWAIT)?.0
+                        };
+                        // The stream has ended, or another process reads from the socket.
+                        if got == 0 || got != taken.len() {
+                            handshake.end();
+                        }
+                        Ok(())
+                    })
+                }
+            };
+            match done {
+                Ok(()) | Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return Asked::Waits,
+                Err(_) => handshake.end(),
+            }
+        }
+    }
 }
 
 impl Dials {
@@ -118,11 +195,14 @@ impl Dials {
             time_wait: HashMap::new(),
             paused_until: None,
             retry_at: None,
+            asked: VecDeque::new(),
+            proxy_fails: false,
         }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.retry_at
+        let asked = self.asked.front().map(|(until, _)| *until);
+        [self.retry_at, asked].into_iter().flatten().min()
     }
 
     /// Whether a connection may begin that takes no slot; since the last one, this number has failed.
@@ -134,7 +214,9 @@ impl Dials {
 
     /// The requests that have no answer yet.
     pub(super) fn flows(&self, now: Instant) -> impl Iterator<Item = FlowState> {
-        self.requests.values().map(move |pending| pending.record.state(now, pending.to(), false))
+        self.requests
+            .values()
+            .map(move |pending| pending.record.state(now, pending.destination().peer, false))
     }
 
     /// The requests for which `end` has a reason to end, by their record and the address to dial.
@@ -143,7 +225,7 @@ impl Dials {
         mut end: impl FnMut(&mut FlowRecord, SocketAddr) -> Option<How>,
     ) -> Vec<(RequestId, How)> {
         let all = self.requests.iter_mut().filter_map(|(id, pending)| {
-            let to = pending.to();
+            let to = pending.destination().peer;
             end(&mut pending.record, to).map(|how| (*id, how))
         });
         all.collect()
@@ -196,6 +278,15 @@ impl Dials {
         self.oldest.push_back((now, id));
     }
 
+    /// Notes the end of a proxy's time.
+    fn note_asked(&mut self, until: Instant, id: RequestId) {
+        if self.asked.len() > 2 * self.in_flight + STALE {
+            let pending = &self.requests;
+            self.asked.retain(|(_, id)| is_dialling(pending, id));
+        }
+        self.asked.push_back((until, id));
+    }
+
     fn end(&mut self, to: IpAddr) {
         self.in_flight = self.in_flight.saturating_sub(1);
         if let Some(n) = self.by_destination.get_mut(&to) {
@@ -206,6 +297,7 @@ impl Dials {
         }
         if self.in_flight == 0 {
             self.oldest.clear();
+            self.asked.clear();
         }
     }
 
@@ -241,7 +333,7 @@ impl Dials {
     fn oldest(&mut self, to: Option<IpAddr>) -> Option<(Instant, RequestId)> {
         let pending = &self.requests;
         let dials = |id: &RequestId, to: Option<IpAddr>| match pending.get(id).map(|a| a.stage) {
-            Some(DialStage::Dialling(at, _)) => to.is_none_or(|to| to == at.ip()),
+            Some(DialStage::Dialling(at, _)) => to.is_none_or(|to| to == at.host),
             _ => false,
         };
         while self.oldest.front().is_some_and(|(_, id)| !dials(id, None)) {
@@ -284,21 +376,36 @@ impl Relay {
             Ok(to) => to,
             Err(denial) => return self.answer(now, stack, request.id, answer_of(denial)),
         };
-        let record = FlowRecord::new(request.at, flow, ask);
-        let pending = PendingRequest { record, stage: DialStage::Waiting(to), waited: false };
+        let way = self.context.way(&ask, to);
+        let mut record = FlowRecord::new(request.at, flow, ask);
+        let (proxy, peer) = match way {
+            Some(Way::Direct) => (None, Some(to)),
+            Some(Way::Proxy(route)) => {
+                record.via = Some(Arc::clone(&route.proxy.text));
+                let peer = route.peer(0);
+                (Some(Attempt { route, number: 0 }), peer)
+            }
+            None => (None, None),
+        };
+        let Some(peer) = peer else {
+            return self.answer(now, stack, request.id, answer_of(Denial::Prohibit));
+        };
+        let stage = DialStage::Waiting(Destination { host: to.ip(), peer });
+        let pending = PendingRequest { record, stage, proxy, waited: false };
         self.dials.requests.insert(request.id, pending);
         self.dials.wait(request.id);
     }
 
     /// Dials for waiting requests, as far as there are slots.
     pub(super) fn admit(&mut self, now: Instant, stack: &mut Stack) {
+        self.end_silent_proxies(now, stack);
         self.dials.retry_at = self.dials.unpark(now);
         let mut crowded: Vec<IpAddr> = Vec::new();
         for _ in 0..self.dials.waiting.len() {
             let Some(id) = self.dials.waiting.pop_front() else { break };
             let stage = self.dials.requests.get(&id).map(|pending| pending.stage);
             let Some(DialStage::Waiting(to)) = stage else { continue };
-            let slot = match crowded.contains(&to.ip()) {
+            let slot = match crowded.contains(&to.host) {
                 true => DialSlot::Crowded,
                 false => self.find_slot(now, stack, to),
             };
@@ -314,8 +421,8 @@ impl Relay {
                     self.dials.park(id, until);
                 }
                 DialSlot::Crowded => {
-                    if !crowded.contains(&to.ip()) {
-                        crowded.push(to.ip());
+                    if !crowded.contains(&to.host) {
+                        crowded.push(to.host);
                     }
                     self.note_waiting(id);
                     self.dials.waiting.push_back(id);
@@ -333,7 +440,7 @@ impl Relay {
     }
 
     /// Finds a slot for a dial, which may be that of an old dial.
-    fn find_slot(&mut self, now: Instant, stack: &mut Stack, to: SocketAddr) -> DialSlot {
+    fn find_slot(&mut self, now: Instant, stack: &mut Stack, to: Destination) -> DialSlot {
         if let Some(until) = self.dials.paused_until.filter(|until| *until > now) {
             self.retry_by(until);
             return DialSlot::Full;
@@ -347,11 +454,11 @@ impl Relay {
             self.retry_by(now + DIAL_RETRY);
             return DialSlot::Full;
         }
-        if let Err(at) = self.dials.ports_for(now, to) {
+        if let Err(at) = self.dials.ports_for(now, to.peer) {
             self.retry_by(at);
             return DialSlot::NoPort(at);
         }
-        let to = to.ip();
+        let to = to.host;
         let here = self.dials.by_destination.get(&to).copied().unwrap_or(0);
         let (is_full, is_crowded) = (self.dials.in_flight >= DIALS, here >= DIALS_PER_DESTINATION);
         if is_full || is_crowded {
@@ -378,15 +485,19 @@ impl Relay {
         self.dials.retry_at = Some(self.dials.retry_at.map_or(at, |before| before.min(at)));
     }
 
-    fn dial(&mut self, now: Instant, stack: &mut Stack, id: RequestId, to: SocketAddr) {
+    fn dial(&mut self, now: Instant, stack: &mut Stack, id: RequestId, to: Destination) {
         let Some(pending) = self.dials.requests.get(&id) else { return };
         self.context.counters.dialled += 1;
-        match self.setup.dialler.dial(to, &pending.record.ask) {
+        match self.setup.dialler.dial(to.peer, &pending.record.ask) {
             Ok(Dialled { socket, connected }) => {
                 if self.flows.len() >= LARGE_BUFFERS {
                     limit_buffers(&socket);
                 }
-                let dialling = Dialling { socket, request: id, ready: EventFlags::empty() };
+                let handshake = pending.proxy.as_ref().map(|proxy| proxy.route.handshake());
+                let (asks, until) = (handshake.is_some(), now + VIA_TIME);
+                let ready = EventFlags::empty();
+                let handshake = handshake.map(Box::new);
+                let dialling = Dialling { socket, request: id, ready, handshake, until };
                 let at = match self.insert(Flow::Dialling(dialling)) {
                     Ok(at) => at,
                     Err(error) => return self.fail(now, stack, id, &error),
@@ -394,7 +505,10 @@ impl Relay {
                 if let Some(pending) = self.dials.requests.get_mut(&id) {
                     pending.stage = DialStage::Dialling(to, at);
                 }
-                self.dials.begin(now, id, to.ip());
+                self.dials.begin(now, id, to.host);
+                if asks {
+                    self.dials.note_asked(until, id);
+                }
                 if connected {
                     self.handle_dialled(now, stack, at, EventFlags::OUT);
                 }
@@ -413,13 +527,20 @@ impl Relay {
     ) {
         let Some((_, Flow::Dialling(dialling))) = self.flows.get_mut(at as usize) else { return };
         dialling.ready |= ready;
-        if !ready.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
+        if !dialling.ready.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
             return;
         }
         let id = dialling.request;
         let failed = ready.intersects(EventFlags::ERR | EventFlags::HUP);
         match if failed { sockopt::socket_error(&dialling.socket) } else { Ok(Ok(())) } {
-            Ok(Ok(())) => self.open(now, stack, id, at),
+            Ok(Ok(())) => match dialling.ask_proxy() {
+                Asked::Open => self.open(now, stack, id, at),
+                Asked::Waits => {}
+                Asked::Refused(why) => {
+                    self.flows.remove(at as usize);
+                    self.refuse_by_proxy(now, stack, id, why);
+                }
+            },
             Ok(Err(error)) | Err(error) => {
                 self.flows.remove(at as usize);
                 self.fail(now, stack, id, &error.into());
@@ -430,7 +551,7 @@ impl Relay {
     /// Accepts the guest's connection, after the far side has accepted, and makes a pair of both.
     fn open(&mut self, now: Instant, stack: &mut Stack, id: RequestId, at: u32) {
         let Some(pending) = self.forget(id) else { return };
-        let DialStage::Dialling(to, _) = pending.stage else { return };
+        let DialStage::Dialling(Destination { peer, .. }, _) = pending.stage else { return };
         let accepted = stack.listener(self.setup.listener);
         let accepted = accepted.and_then(|mut l| l.answer(now, id, Answer::Accept));
         let Ok(Some(tcp)) = accepted else {
@@ -446,30 +567,64 @@ impl Relay {
             return;
         };
         let gate = Gate::new(pending.record.ask.demand, &self.context.held);
-        let mut pair = Pair::new(tcp, socket, pending.record, to);
+        let mut pair = Pair::new(tcp, socket, pending.record, peer);
         pair.gate = gate.map(Box::new);
         pair.note_host(ready);
+        if pending.proxy.is_some() {
+            self.context.counters.proxied += 1;
+            self.dials.proxy_fails = false;
+            // The event of what follows the proxy's answer may have been that of the answer.
+            pair.note_host(EventFlags::IN);
+        }
         *slot = Flow::Pair(pair);
         self.joined(now, tcp, at);
     }
 
-    /// Handles a failed dial: the guest sees the error that this process saw.
+    /// Handles a failed dial: the guest sees the error that this process saw. A proxy is dialled at its next address,
+    /// and one that has none left means that no route leads to the destination.
     fn fail(&mut self, now: Instant, stack: &mut Stack, id: RequestId, error: &io::Error) {
-        let Some(pending) = self.forget(id) else { return };
-        let to = pending.to();
-        let (answer, how) = match DialFailure::of(error, to) {
-            DialFailure::Answer(answer, how) => (answer, how),
+        let Some(mut pending) = self.forget(id) else { return };
+        let mut to = pending.destination();
+        match DialFailure::of(error, to.peer) {
             DialFailure::Retry => {
                 self.context.counters.exhausted += 1;
                 self.dials.paused_until = Some(now + DIAL_RETRY);
                 self.retry_by(now + DIAL_RETRY);
-                self.dials
-                    .requests
-                    .insert(id, PendingRequest { stage: DialStage::Waiting(to), ..pending });
-                self.dials.wait(id);
-                return;
+                self.wait_again(id, to, pending);
             }
-        };
+            DialFailure::Answer(answer, how) => match &mut pending.proxy {
+                Some(proxy) if how != How::Exhausted => {
+                    proxy.number += 1;
+                    if let Some(peer) = proxy.route.peer(proxy.number) {
+                        to.peer = peer;
+                        self.retry_by(now);
+                        return self.wait_again(id, to, pending);
+                    }
+                    self.note_proxy_fails(&pending, error);
+                    let net = Answer::Unreachable(Unreachable::Net);
+                    self.refuse(now, stack, id, pending, (net, How::NetUnreachable));
+                }
+                _ => self.refuse(now, stack, id, pending, (answer, how)),
+            },
+        }
+    }
+
+    /// Puts a request back to those that wait for a slot.
+    fn wait_again(&mut self, id: RequestId, to: Destination, pending: PendingRequest) {
+        let pending = PendingRequest { stage: DialStage::Waiting(to), ..pending };
+        self.dials.requests.insert(id, pending);
+        self.dials.wait(id);
+    }
+
+    /// Answers a forgotten request whose dial failed.
+    fn refuse(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        id: RequestId,
+        pending: PendingRequest,
+        (answer, how): (Answer, How),
+    ) {
         match how {
             How::Refused => self.context.counters.refused += 1,
             How::PeerTimedOut => self.context.counters.silent += 1,
@@ -482,6 +637,59 @@ impl Relay {
         }
         self.answer(now, stack, id, answer);
         self.context.close(now, pending.record, how);
+    }
+
+    /// Handles the refusal of a proxy: the guest learns what the proxy says of the destination.
+    fn refuse_by_proxy(&mut self, now: Instant, stack: &mut Stack, id: RequestId, why: Refused) {
+        let Some(pending) = self.forget(id) else { return };
+        let unreachable = |why, how| (Answer::Unreachable(why), how);
+        let prohibited = unreachable(Unreachable::Prohibited, How::Prohibited);
+        let no_route = unreachable(Unreachable::Net, How::NetUnreachable);
+        let end = match why {
+            Refused::Destination => (Answer::Refuse, How::Refused),
+            Refused::Prohibited => prohibited,
+            Refused::NetUnreachable => no_route,
+            Refused::HostUnreachable => unreachable(Unreachable::Host, How::HostUnreachable),
+            Refused::Credentials => {
+                self.note_proxy_fails(&pending, &"it wants credentials, or others");
+                prohibited
+            }
+            Refused::Broken => {
+                self.note_proxy_fails(&pending, &"it ended, or answers in another protocol");
+                no_route
+            }
+        };
+        self.refuse(now, stack, id, pending, end);
+    }
+
+    /// Ends dials of proxies whose time is over.
+    fn end_silent_proxies(&mut self, now: Instant, stack: &mut Stack) {
+        while let Some(&(until, id)) = self.dials.asked.front()
+            && until <= now
+        {
+            self.dials.asked.pop_front();
+            let stage = self.dials.requests.get(&id).map(|pending| pending.stage);
+            let Some(DialStage::Dialling(_, at)) = stage else { continue };
+            if let Some((_, Flow::Dialling(dialling))) = self.flows.get(at as usize)
+                && dialling.until <= now
+                && let Some(pending) = self.forget(id)
+            {
+                self.flows.try_remove(at as usize);
+                self.note_proxy_fails(&pending, &"it did not answer in time");
+                self.refuse(now, stack, id, pending, (Answer::Silence, How::PeerTimedOut));
+            }
+        }
+    }
+
+    /// Counts a failure of a proxy, and logs the first in a row.
+    fn note_proxy_fails(&mut self, pending: &PendingRequest, why: &dyn fmt::Display) {
+        self.context.counters.proxies_failed += 1;
+        if let Some(proxy) = &pending.record.via
+            && !std::mem::replace(&mut self.dials.proxy_fails, true)
+        {
+            let guest = self.context.guest;
+            tracing::warn!(%guest, %proxy, "a proxy gave no connection: {why}");
+        }
     }
 
     /// Handles the end of a request by the guest, or by its link.
@@ -502,7 +710,7 @@ impl Relay {
     fn forget(&mut self, id: RequestId) -> Option<PendingRequest> {
         let pending = self.dials.requests.remove(&id)?;
         if let DialStage::Dialling(to, _) = pending.stage {
-            self.dials.end(to.ip());
+            self.dials.end(to.host);
         }
         Some(pending)
     }
@@ -578,3 +786,7 @@ impl DialFailure {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "dial_tests.rs"]
+mod tests;

@@ -345,7 +345,7 @@ impl Datagrams {
         if let Some(journal) = &self.journal {
             let verdict = if to == ask.to { Verdict::Allow } else { Verdict::To(to) };
             journal.note(Record::Verdict { flow, ask: ask.clone(), verdict });
-            journal.note(Record::Opened { flow, ask: ask.clone(), peer: to });
+            journal.note(Record::Opened { flow, ask: ask.clone(), peer: to, via: None });
         }
         let client = Client {
             serial,

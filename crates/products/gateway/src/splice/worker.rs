@@ -558,7 +558,12 @@ impl Worker {
         let Some(flow) = self.flows.get_mut(at) else { return };
         (flow.state, flow.peer) = (State::Joined(joined), peer);
         if let Some(journal) = &self.journal {
-            journal.note(Record::Opened { flow: flow.flow, ask: flow.ask.clone(), peer });
+            journal.note(Record::Opened {
+                flow: flow.flow,
+                ask: flow.ask.clone(),
+                peer,
+                via: None,
+            });
         }
     }
 

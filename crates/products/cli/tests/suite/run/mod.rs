@@ -8,6 +8,7 @@ mod names;
 mod process;
 mod programs;
 mod sandbox;
+mod ways;
 
 use std::process::Command;
 

@@ -1,0 +1,4 @@
+//! Feeds `via`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| pagewire_fuzz::via(data));
