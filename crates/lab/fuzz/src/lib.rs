@@ -45,6 +45,7 @@ pub fn replay(target: &str, data: &[u8]) -> bool {
         "posix_calls" => |data| _ = posix_calls(data),
         "ring_words" => |data| _ = ring_words(data),
         "rule" => rule,
+        "rules_file" => rules_file,
         "shown_datagrams" => shown_datagrams,
         "shown_stream" => shown_stream,
         "stack_frames" => |data| _ = stack_frames(data),
@@ -83,6 +84,13 @@ pub fn dns_message(data: &[u8]) {
 pub fn rule(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         pagewire_gateway::fuzzing::rule(text);
+    }
+}
+
+/// The text of a file with a gateway's rules.
+pub fn rules_file(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        pagewire_gateway::fuzzing::rules_file(text);
     }
 }
 

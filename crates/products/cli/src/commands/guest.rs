@@ -17,14 +17,14 @@ use pagewire_gateway::netns::NsSockets;
 use pagewire_gateway::sandbox::{self, SandboxError, SandboxPlan};
 use pagewire_gateway::{
     Builder, Forward, Gateway, Guest, GuestConfig, LocalClients, Log, OpenPort, OwnNames, Protocol,
-    Publish, PublishedPort, Resolver, Rules, Source,
+    Publish, PublishedPort, Resolver, Rules, RulesFile, Source,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::api::{HostPort, Ports, Refused};
 use super::guest_network::{Advertised, GuestNetwork};
 use crate::args::guest::{self as args, GuestOptions, Interface};
-use crate::failure::{Failure, reason};
+use crate::failure::{Failure, complain, reason};
 use crate::net::{LineWrappers, line_text, show_line, user};
 use crate::view;
 
@@ -135,13 +135,26 @@ fn rules(options: &GuestOptions, network: &GuestNetwork) -> Result<Rules, Failur
     for (rule, answer) in &options.deny {
         rules = rules.deny_with(rule.clone(), *answer);
     }
+    for path in &options.rules {
+        let file = RulesFile::read(path).map_err(|mistakes| {
+            for mistake in mistakes.mistakes() {
+                complain!("{mistake}");
+            }
+            let n = mistakes.mistakes().len();
+            let why = format!("{n} {}", if n == 1 { "mistake" } else { "mistakes" });
+            Failure::misused(format!("--rules {}", path.display()), why)
+        })?;
+        rules = file.apply(rules);
+    }
     for prefix in &options.nat64 {
         rules = rules.nat64(*prefix);
     }
     for (address, to) in network.mappings(options) {
         rules = rules.map(address, to);
     }
-    rules.checked().map_err(|e| Failure::Usage(format!("--allow, --deny and --nat64: {e}")))
+    rules
+        .checked()
+        .map_err(|e| Failure::Usage(format!("--allow, --deny, --rules and --nat64: {e}")))
 }
 
 /// The sources of `--source`.
