@@ -46,6 +46,7 @@ pub fn replay(target: &str, data: &[u8]) -> bool {
         "posix_calls" => |data| _ = posix_calls(data),
         "ring_words" => |data| _ = ring_words(data),
         "rule" => rule,
+        "rules_file" => rules_file,
         "shown_datagrams" => shown_datagrams,
         "shown_stream" => shown_stream,
         "stack_frames" => |data| _ = stack_frames(data),
@@ -100,6 +101,13 @@ pub fn via(data: &[u8]) {
 pub fn handshake(data: &[u8]) {
     let Some((&[piece, how], bytes)) = data.split_first_chunk() else { return };
     pagewire_gateway::fuzzing::handshake(bytes, piece.into(), how & 1 != 0, how & 2 != 0);
+}
+
+/// The text of a file with a gateway's rules.
+pub fn rules_file(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        pagewire_gateway::fuzzing::rules_file(text);
+    }
 }
 
 /// A connection that must show a name: the size of its pieces, whether the far side agrees to changes of protocol,

@@ -159,3 +159,7 @@ pub(crate) const INTERRUPT_CHECK_TIME: Duration = Duration::from_millis(100);
 
 /// How often `fetch` checks for a virtual machine.
 pub(crate) const PORT_CHECK_TIME: Duration = Duration::from_millis(10);
+
+/// Time without further changes of a file of rules after which the rules are read again: an editor writes several times.
+#[cfg(feature = "full")]
+pub(crate) const RULES_SETTLE: Duration = Duration::from_millis(100);

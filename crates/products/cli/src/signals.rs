@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, reason};
@@ -35,6 +35,15 @@ pub(crate) fn end_at_interrupt() -> Result<(), Failure> {
     };
     let thread = std::thread::Builder::new().name("interrupt".into());
     thread.spawn(end).map(drop).map_err(|e| Failure::because("handling signals", reason(&e)))
+}
+
+/// Calls a function at each SIGHUP from now on, on a thread of its own, in place of the end.
+pub(crate) fn on_hangup(call: impl Fn() + Send + 'static) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::because("handling signals", reason(&e));
+    let mut signals = Signals::new([SIGHUP]).map_err(failed)?;
+    let watching = move || signals.forever().for_each(|_| call());
+    let thread = std::thread::Builder::new().name("hangup".into());
+    thread.spawn(watching).map(drop).map_err(failed)
 }
 
 /// Watches SIGINT and SIGTERM (the first sets `Stop`, the second ends the process at once) and

@@ -13,7 +13,7 @@ use pagewire::{Device, Pair};
 use crate::autoconf::{Autoconf, AutoconfConfig};
 use crate::dns::query::{BadQuery, Code, Query, refuse};
 use crate::limits::{HELD, HELD_DATAGRAMS, VIA_HEAD};
-use crate::policy::Rule;
+use crate::policy::{Rule, RulesEntry, RulesFile};
 use crate::request::{Demand, Shown};
 use crate::shown::{DatagramGate, Gate, Next, Pass};
 use crate::via::{self, Handshake, ProxyKind, Refused, Target, TargetHost, Via};
@@ -72,6 +72,30 @@ pub fn autoconf<'a>(frames: impl IntoIterator<Item = (&'a [u8], usize)>) {
 pub fn rule(text: &str) {
     if let Ok(rule) = text.parse::<Rule>() {
         assert_eq!(rule.to_string().parse::<Rule>(), Ok(rule), "what we print, we parse");
+    }
+}
+
+/// The text of a file with rules: one that has no mistake prints as a file with the same rules, and mistakes have one
+/// line each.
+pub fn rules_file(text: &str) {
+    match RulesFile::parse(text) {
+        Ok(file) => {
+            let again = RulesFile::parse(&file.to_string());
+            let rules = |file: &RulesFile| -> Vec<_> {
+                let parts = |e: &RulesEntry| (e.rule.clone(), e.answer, e.comment.clone());
+                file.entries().iter().map(parts).collect()
+            };
+            assert_eq!(
+                again.map(|again| rules(&again)),
+                Ok(rules(&file)),
+                "what we print, we parse"
+            );
+        }
+        Err(mistakes) => {
+            let lines = mistakes.to_string().lines().count();
+            assert_eq!(lines, mistakes.mistakes().len(), "a mistake is one line");
+            assert!(lines > 0, "no reason is given");
+        }
     }
 }
 

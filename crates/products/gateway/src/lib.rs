@@ -66,8 +66,8 @@ pub use log::Log;
 pub use pagewire::Cidr;
 pub use policy::LocalAddresses as Whereabouts;
 pub use policy::{
-    Decision, Glob, Mistake, Mistakes, Names, Pattern, Place, Ports, Proof, Reason, Resolved, Rule,
-    RuleError, Rules, RulesEntry, RulesFile,
+    Decision, Glob, Mistake, Mistakes, Names, Pattern, Place, Ports, Proof, Question,
+    QuestionError, Reason, Resolved, Rule, RuleError, Rules, RulesEntry, RulesFile,
 };
 pub use publish::{OpenPort, Publish, PublishError, PublishedPort};
 pub use relay::{Dial, Dialled};

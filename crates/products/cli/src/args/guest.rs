@@ -103,6 +103,16 @@ pub(crate) struct GuestOptions {
     #[arg(long, value_name = "RULE[=HOW]", value_parser = denial)]
     pub(crate) deny: Vec<(Rule, Verdict)>,
 
+    /// Rules from a file of TOML, besides those of --allow and --deny; repeatable. `pagewire check rules FILE`
+    /// tells its mistakes
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rules: Vec<PathBuf>,
+
+    /// Read the files of --rules again when they change; what the new rules forbid ends. Mistakes are printed, and
+    /// leave the rules as they were. Without this option: by `pagewire ctl reload`, of `gateway` also by SIGHUP
+    #[arg(long, requires = "rules")]
+    pub(crate) rules_watch: bool,
+
     /// An IPv6 prefix behind which this network translates to IPv4, as in 2001:db8:64::/96: what the guest
     /// reaches there is judged as the IPv4 address, too; repeatable. 64:ff9b::/96 and 6to4 are known
     #[arg(long, value_name = "PREFIX")]
@@ -120,7 +130,7 @@ pub(crate) struct GuestOptions {
 
     /// Forbid everything, names and clients of the guest's ports too. Programs of `run` still reach
     /// the services of this machine that have a path, such as /run/docker.sock
-    #[arg(long, conflicts_with_all = ["allow", "deny", "publish", "forward", "host", "map", "audit", "learn"])]
+    #[arg(long, conflicts_with_all = ["allow", "deny", "rules", "publish", "forward", "host", "map", "audit", "learn"])]
     pub(crate) offline: bool,
 
     /// Have connections to this address go to 127.0.0.1 of this machine, or to ::1; router: to the guest's

@@ -24,6 +24,7 @@ use crate::commands::guest_network::{Advertised, GuestNetwork};
 use crate::failure::{Failure, reason, socket_failure};
 use crate::limits::{LAST_TIME, PROXY_CHECK_TIME, SHUTDOWN_TIME};
 use crate::notify::Notifier;
+use crate::signals;
 use crate::sys::Inherited;
 use crate::view::{Printed, ViewSockets};
 
@@ -60,6 +61,7 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     plan.source = !options.guest.source.is_empty();
     plan.low_ports = options.api_socket.is_some();
     plan.splices = guest::needs_sockets_inside(&options.guest);
+    plan.read = opened.rule_folders();
     plan.listens = options.api_socket.is_some() || guest::opens_ports_later(&options.guest);
     guest::enter_sandbox(&options.guest, plan)?;
 
@@ -79,12 +81,16 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
             Box::new(vhost_user(options, mtu).over(stream).map_err(refused)?)
         }
     };
-    let served = Arc::new(opened.start(device)?);
+    let served = opened.start(device)?;
     let control = asked.start_with(|shown| served.shown(shown))?;
     let api = api.map(|api| api.start(served.ports(), served.guests.clone())).transpose()?;
     let counted = Arc::clone(&served);
     let printed = Printed::new(options.guest.stats, &control, move || counted.report());
     let stop = printed.watch()?;
+    if !options.guest.rules.is_empty() {
+        let reloaded = Arc::clone(&served);
+        signals::on_hangup(move || reloaded.reload_loudly())?;
+    }
     if !options.quiet {
         crate::failure::complain!("ready");
     }

@@ -4,6 +4,7 @@
 //! [`OpenGateway::start`] follows behind the sandbox ([`enter_sandbox`]), when there may be threads.
 
 mod firewall;
+mod rules;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -27,10 +28,11 @@ use super::api::{HostPort, Ports, Refused};
 use super::guest_network::{Advertised, GuestNetwork};
 use super::ways;
 use crate::args::guest::{self as args, GuestOptions, Interface};
-use crate::failure::{Failure, reason};
+use crate::failure::{Failure, complain, plain, reason};
 use crate::net::{LineWrappers, line_text, show_line, user};
 use crate::view;
 use firewall::GuestFirewall;
+use rules::{Mistaken, RulesSource, RulesWatch};
 
 /// The parts of a gateway that are opened before the sandbox, while this process still may.
 pub(crate) struct OpenGateway {
@@ -45,7 +47,9 @@ pub(crate) struct OpenGateway {
     forwarded: Vec<Forward>,
     /// What the guest learns by DHCP and advertisements, if it does not have its addresses.
     advertised: Option<Advertised>,
-    rules: MakeRules,
+    rules: RulesSource,
+    rule_folders: Vec<PathBuf>,
+    watch: Option<RulesWatch>,
     learn: Option<(PathBuf, File)>,
 }
 
@@ -75,9 +79,12 @@ pub(crate) fn open(
         published.push((what.clone(), opened.map_err(failed)?));
     }
     let fault = fault(options)?;
-    let mappings = network.mappings(options);
+    let source_of_rules = RulesSource::new(options, network.mappings(options));
+    let read = source_of_rules.read().map_err(Mistaken::complain)?;
+    let rule_folders = rules::folders(&read.files);
+    let watch = options.rules_watch.then(|| RulesWatch::new(&rule_folders)).transpose()?;
     let builder = Gateway::builder()
-        .rules(rules(options, &mappings)?)
+        .rules(read.rules)
         .resolver(resolver(options)?)
         .vias(ways::open(options)?)
         .source(source(&options.source)?)
@@ -93,16 +100,20 @@ pub(crate) fn open(
         network,
         forwarded: options.forward.clone(),
         advertised,
-        rules: {
-            let options = options.clone();
-            Box::new(move || rules(&options, &mappings).map_err(Failure::into_text))
-        },
+        rules: source_of_rules,
+        rule_folders,
+        watch,
     })
 }
 
 impl OpenGateway {
+    /// The folders of the files of rules, which are read again.
+    pub(crate) fn rule_folders(&self) -> Vec<PathBuf> {
+        self.rule_folders.clone()
+    }
+
     /// Starts the gateway, for the guest behind a device.
-    pub(crate) fn start(self, device: Box<dyn Device>) -> Result<Served, Failure> {
+    pub(crate) fn start(self, device: Box<dyn Device>) -> Result<Arc<Served>, Failure> {
         let failed = |e: &dyn std::fmt::Display| Failure::because("starting the gateway", e);
         let line = self.line.watch();
         let mut device = self.line.around(device)?;
@@ -131,7 +142,12 @@ impl OpenGateway {
         }
         let guests = self.network.guests().collect();
         let (line_delay, rules, learn) = (self.line_delay, self.rules, self.learn);
-        Ok(Served { guest, guests, line, line_delay, rules, learn, _gateway: gateway })
+        let served =
+            Arc::new(Served { guest, guests, line, line_delay, rules, learn, _gateway: gateway });
+        if let Some(watch) = self.watch {
+            watch.start(Arc::downgrade(&served))?;
+        }
+        Ok(served)
     }
 }
 
@@ -150,29 +166,6 @@ fn learn_file(path: PathBuf) -> Result<(PathBuf, File), Failure> {
 fn log(path: &Path, most: u64) -> Result<(File, u64), Failure> {
     let failed = |e| Failure::because(format!("--log {}", path.display()), reason(&e));
     Log::open(path, most).map_err(failed)
-}
-
-fn rules(options: &GuestOptions, mappings: &[(IpAddr, IpAddr)]) -> Result<Rules, Failure> {
-    let mut rules = if options.offline { Rules::offline() } else { Rules::default() };
-    for rule in &options.allow {
-        rules = rules.allow(rule.clone());
-    }
-    for (rule, answer) in &options.deny {
-        rules = rules.deny_with(rule.clone(), *answer);
-    }
-    for prefix in &options.nat64 {
-        rules = rules.nat64(*prefix);
-    }
-    for (address, to) in mappings {
-        rules = rules.map(*address, *to);
-    }
-    if options.learn.is_some() {
-        rules = rules.restrict();
-    }
-    if options.audit || options.learn.is_some() {
-        rules = rules.audit();
-    }
-    rules.checked().map_err(|e| Failure::Usage(format!("--allow, --deny and --nat64: {e}")))
 }
 
 /// The sources of `--source`.
@@ -247,9 +240,6 @@ const LEARNED: &str = "\
 to = [
 ";
 
-/// Makes rules of options and files.
-type MakeRules = Box<dyn Fn() -> Result<Rules, String> + Send + Sync>;
-
 /// A gateway with its one guest.
 pub(crate) struct Served {
     guest: Guest,
@@ -258,8 +248,7 @@ pub(crate) struct Served {
     /// Counts of `--fault` and `--rate`.
     line: Option<FaultWatch>,
     line_delay: Duration,
-    /// Makes the rules anew of the options and of files.
-    rules: MakeRules,
+    rules: RulesSource,
     /// The file for the rules that permit what the guest has reached.
     learn: Option<(PathBuf, File)>,
     // Behind the guest, which it serves.
@@ -330,8 +319,16 @@ impl Served {
 
     /// Reads the rules again. Returns the number of flows that have ended by that.
     pub(super) fn reload(&self) -> Result<usize, String> {
-        let rules = (self.rules)()?;
+        let rules = self.rules.read_again()?;
         self.change_rules(|_| rules)
+    }
+
+    /// Reads the rules again, and says on standard error why they stay as they are if they do.
+    pub(crate) fn reload_loudly(&self) {
+        match self.reload() {
+            Ok(ended) => tracing::info!(ended, "the rules were read again"),
+            Err(why) => complain!("pagewire: the rules stay as they are: {}", plain(&why)),
+        }
     }
 
     /// The counters that `--stats` prints.
@@ -458,7 +455,7 @@ pub(crate) fn enter_sandbox(options: &GuestOptions, mut plan: SandboxPlan) -> Re
         );
         return Ok(());
     }
-    plan.read = sandbox::resolver_files();
+    plan.read.extend(sandbox::resolver_files());
     let report = sandbox::close_doors(&plan).map_err(|e| {
         let hint = match e {
             SandboxError::User { .. } => "leave out --user, or start it as that user",
@@ -519,7 +516,7 @@ mod tests {
             guest.publish(&what.parse().unwrap()).unwrap();
         }
         let (line, line_delay) = (None, Duration::ZERO);
-        let (rules, learn): (MakeRules, _) = (Box::new(|| Ok(Rules::default())), None);
+        let (rules, learn) = (RulesSource::new(&options(&[]), Vec::new()), None);
         let served = Served { guest, guests, line, line_delay, rules, learn, _gateway: gateway };
         (Arc::new(served), inside.start().unwrap())
     }

@@ -9,7 +9,6 @@
 use std::fs::File;
 use std::io;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::thread;
 
 use clap::CommandFactory;
@@ -102,6 +101,7 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     plan.child = true;
     plan.source = !options.guest.source.is_empty();
     plan.splices = guest::needs_sockets_inside(&options.guest);
+    plan.read = opened.rule_folders();
     plan.listens = guest::opens_ports_later(&options.guest);
     // Made here, so that no descriptor of it is in the program.
     let asked = ViewSockets::new(&options.guest.view).map_err(ours)?;
@@ -109,7 +109,7 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     guest::enter_sandbox(&options.guest, plan).map_err(ours)?;
 
     // From here on there are threads.
-    let gateway = Arc::new(opened.start(Box::new(tap)).map_err(ours)?);
+    let gateway = opened.start(Box::new(tap)).map_err(ours)?;
     let control = asked.start_with(|shown| gateway.shown(shown)).map_err(ours)?;
     let watch = Watch::new(&program, has_terminal).map_err(ours)?;
     program.begin().map_err(|e| not_begun(e, options))?;

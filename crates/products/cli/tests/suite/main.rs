@@ -10,5 +10,6 @@ mod observe;
 mod proxy;
 mod real_peers;
 mod report;
+mod rules;
 mod run;
 mod tidy;

@@ -7,6 +7,9 @@ mod local_addresses;
 mod names;
 #[cfg(test)]
 mod names_tests;
+mod question;
+#[cfg(test)]
+mod question_tests;
 mod rules;
 #[cfg(test)]
 mod rules_tests;
@@ -15,4 +18,5 @@ pub use file::{Mistake, Mistakes, Place, RulesEntry, RulesFile};
 pub use local_addresses::LocalAddresses;
 pub(crate) use local_addresses::RouteSocket;
 pub use names::{Names, Resolved};
+pub use question::{Question, QuestionError};
 pub use rules::{Decision, Glob, Pattern, Ports, Proof, Reason, Rule, RuleError, Rules};

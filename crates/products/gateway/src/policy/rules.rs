@@ -811,6 +811,11 @@ impl Glob {
         glob(self.0.as_bytes(), name.as_str().as_bytes())
     }
 
+    /// The name, if it is the only one that matches.
+    pub fn name(&self) -> Option<Name> {
+        if self.0.contains('*') { None } else { self.0.parse().ok() }
+    }
+
     /// Whether every name matches.
     fn is_any(&self) -> bool {
         self.0.bytes().all(|byte| byte == b'*')

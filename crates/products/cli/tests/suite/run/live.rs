@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, Stdio};
 use serde_json::Value;
 
 use super::url;
-use crate::lab::{Lab, PAGEWIRE, V4, text};
+use crate::lab::{Lab, PAGEWIRE, Running, V4, text};
 
 /// A shell under the gateway, which executes one line at a time.
 struct Shell<'a> {
@@ -175,4 +175,113 @@ fn a_program_inside_sees_its_rules_and_changes_none() {
     }
     let rules = "allow 203.0.113.1\nnothing else is permitted\n";
     assert_eq!(shell.ctl(&["rules"]).as_deref(), Ok(rules));
+}
+
+#[test]
+fn rules_in_a_file_are_read_again_when_it_changes() {
+    let Some(lab) = Lab::new(&["curl", "python3"]) else { return };
+    let _servers = lab.serve("file", b"content");
+    let site = url(V4, "file");
+    std::fs::create_dir(lab.path("rules")).expect("a folder");
+    // As editors do: another file takes its place.
+    let write = |text: &str| {
+        std::fs::write(lab.path("rules/new"), text).expect("a file");
+        std::fs::rename(lab.path("rules/new"), lab.path("rules/agent.toml")).expect("it moves");
+    };
+    write("[[allow]]\nto = \"203.0.113.1\"\n");
+    let mut shell = Shell::new(&lab, &["--rules", "rules/agent.toml"]);
+    assert_ne!(shell.curl(&site), "0");
+    write(&format!("[[allow]]\nto = [\"203.0.113.1\", \"{V4}\"]\n"));
+    assert_ne!(shell.curl(&site), "0", "nobody has asked for the new rules");
+    assert_eq!(shell.ctl(&["reload"]).as_deref(), Ok("read again\n"));
+    assert_eq!(shell.curl(&site), "0");
+    write("[[allow]]\nto = \"a b\"\nfrom = 1\n");
+    let said = shell.ctl(&["reload"]).expect_err("mistakes");
+    assert!(said.contains("agent.toml:2:") && said.contains("agent.toml:3:"), "{said}");
+    assert_eq!(shell.curl(&site), "0", "the rules are as they were");
+    drop(shell);
+
+    write("[[allow]]\nto = \"203.0.113.1\"\n");
+    let mut shell = Shell::new(&lab, &["--rules", "rules/agent.toml", "--rules-watch"]);
+    assert_ne!(shell.curl(&site), "0");
+    write(&format!("[[allow]]\nto = \"{V4}\"\n"));
+    eventually(|| shell.curl(&site) == "0");
+    write(&format!("[[deny]]\nto = \"{V4}\"\nanswer = \"refuse\"\n"));
+    eventually(|| shell.curl(&site) == "7");
+}
+
+#[test]
+fn a_gateway_reads_its_rules_again_at_sighup() {
+    let Some(lab) = Lab::new(&[]) else { return };
+    std::fs::write(lab.path("rules.toml"), "[[deny]]\nto = \"203.0.113.1\"\n").expect("a file");
+    let mut gateway = lab.command(PAGEWIRE);
+    gateway.args(["gateway", "--link", "tap", "--tap", "pw9", "--control", "c.sock"]);
+    gateway.args(["--rules", "rules.toml"]).stderr(Stdio::piped());
+    let gateway = Running::saying(&mut gateway, "ready");
+    let rules = || {
+        let mut command = lab.command(PAGEWIRE);
+        text(
+            &command
+                .args(["ctl", "--control", "c.sock", "rules"])
+                .output()
+                .expect("it runs")
+                .stdout,
+        )
+    };
+    assert!(rules().contains("deny  203.0.113.1"), "{}", rules());
+    std::fs::write(lab.path("rules.toml"), "[[deny]]\nto = \"203.0.113.2\"\n").expect("a file");
+    gateway.signal("HUP");
+    eventually(|| rules().contains("deny  203.0.113.2"));
+}
+
+#[test]
+fn what_a_program_does_is_learned_and_the_rules_permit_the_same() {
+    let Some(lab) = Lab::new(&["curl", "python3"]) else { return };
+    let _servers = lab.serve("file", b"content");
+    let names = ["--name", "good.example=198.51.100.1"];
+    let script = format!(
+        "curl -sS --max-time 20 http://good.example:8000/file && curl -sS --max-time 20 {}",
+        url(V4, "file")
+    );
+    let program = ["sh", "-c", &script];
+    let learn = [&names[..], &["--learn", "learned.toml"]].concat();
+    assert_eq!(lab.inside(&learn, &program), "contentcontent");
+    let learned = std::fs::read_to_string(lab.path("learned.toml")).expect("a file");
+    assert!(learned.contains("\"good.example:8000\", # 1 flow\n"), "{learned}");
+    assert!(learned.contains(&format!("\"{V4}:8000/tcp\", # 1 flow\n")), "{learned}");
+    let again = lab.run(&learn, &["true"]).output().expect("it runs");
+    assert!(text(&again.stderr).contains("the file has content"), "{}", text(&again.stderr));
+
+    let under = [&names[..], &["--rules", "learned.toml"]].concat();
+    assert_eq!(lab.inside(&under, &program), "contentcontent");
+    // What was not learned is refused; an audit tells of it, and lets it pass.
+    let other = [
+        "curl",
+        "-sS",
+        "--max-time",
+        "20",
+        "http://good.example:8000/file",
+        "-H",
+        "Host: evil.example",
+    ];
+    let refused =
+        lab.fails(&[&names[..], &["--rules", "learned.toml", "--deny", V4]].concat(), &other);
+    assert!(text(&refused.stderr).contains("refused"), "{}", text(&refused.stderr));
+    let audit = [&under[..], &["--audit", "--log", "log", "--deny", V4]].concat();
+    let audited = lab.run(&audit, &other).output().expect("it runs");
+    assert_eq!(text(&audited.stdout), "content");
+    assert!(text(&audited.stderr).contains("would have been refused"), "{}", text(&audited.stderr));
+    let log = std::fs::read_to_string(lab.path("log")).expect("a log");
+    let line = log.lines().find(|line| line.contains("\"event\":\"audit\"")).expect("it is there");
+    let line: Value = serde_json::from_str(line).expect("JSON");
+    assert_eq!((&line["by"], &line["shown"]), (&"http".into(), &"evil.example".into()));
+}
+
+/// Waits until something is true, which nobody announces.
+fn eventually(mut is_true: impl FnMut() -> bool) {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !is_true() {
+        assert!(std::time::Instant::now() < until, "it never came true");
+        std::thread::yield_now();
+    }
 }

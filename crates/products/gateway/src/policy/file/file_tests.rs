@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::tables::{ALLOW, ANSWERS, DENY, DIRECTIONS, FILE, PROTOCOLS};
 use super::{RulesEntry, RulesFile};
 use crate::limits::{RULES, RULES_FILE_BYTES, RULES_FILE_MISTAKES};
+use crate::policy::{Question, Rules};
 use crate::request::Verdict;
 
 /// Rules in the words of options.
@@ -396,4 +397,35 @@ fn the_schema_has_the_keys_and_words_of_the_parser() {
     for key in FILE.into_iter().filter(|key| *key != "include") {
         parse(&format!("{key} = {}", if key == "groups" { "{}" } else { "[]" }));
     }
+}
+
+#[test]
+fn the_example_of_the_book_means_what_it_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/RULES.md");
+    let page = fs::read_to_string(path).unwrap();
+    let (_, block) = page.split_once("```toml\n").unwrap();
+    let (example, _) = block.split_once("```").unwrap();
+    let file = RulesFile::parse(example).unwrap();
+    let rules = file.apply(Rules::default());
+    for (question, permitted) in [
+        ("api.anthropic.com:443", true),
+        ("github.com:22", true),
+        ("gist.github.com:443", false),
+        ("pypi.org:443", true),
+        ("pypi.org:80", false),
+        ("security.debian.org:80", true),
+        ("10.20.0.5:5432", true),
+        ("10.20.0.6:5432", false),
+        ("from:10.20.1.1:8080", true),
+        ("from:10.21.1.1:8080", false),
+    ] {
+        let asked: Question = question.parse().unwrap();
+        assert_eq!(asked.answer(&rules).verdict == Verdict::Allow, permitted, "{question}");
+    }
+    let pypi = file.entries().iter().find(|entry| entry.rule.to_string() == "pypi.org:443/tcp");
+    let place = pypi.unwrap().place.to_string().replace("rules", "agent.toml");
+    assert!(
+        page.contains(&format!("yes pypi.org:443: {place}: ")),
+        "the page has another place than {place}"
+    );
 }

@@ -1,0 +1,175 @@
+//! [`RulesSource`]: the rules of options and files, which are read at the start and again.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Weak;
+
+use pagewire_gateway::{Rules, RulesFile};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+
+use super::Served;
+use crate::args::guest::GuestOptions;
+use crate::failure::{Failure, complain, reason};
+use crate::limits::RULES_SETTLE;
+
+/// The options that make rules, and the addresses that stand for others.
+pub(super) struct RulesSource {
+    options: GuestOptions,
+    mappings: Vec<(IpAddr, IpAddr)>,
+}
+
+/// Rules that were read, with the files that they are of.
+pub(super) struct Read {
+    pub(super) rules: Rules,
+    pub(super) files: Vec<PathBuf>,
+}
+
+/// Why there are no rules: the mistakes in a file, and the sum of them.
+pub(super) struct Mistaken {
+    mistakes: Vec<String>,
+    failure: Failure,
+}
+
+impl Mistaken {
+    /// Prints the mistakes. Returns the failure that sums them up.
+    pub(super) fn complain(self) -> Failure {
+        for mistake in self.mistakes {
+            complain!("{mistake}");
+        }
+        self.failure
+    }
+
+    fn into_text(self) -> String {
+        match self.mistakes.is_empty() {
+            true => self.failure.into_text(),
+            false => self.mistakes.join("; "),
+        }
+    }
+}
+
+impl RulesSource {
+    /// The source of these options. Relative paths are of the directory of this time.
+    pub(super) fn new(options: &GuestOptions, mappings: Vec<(IpAddr, IpAddr)>) -> Self {
+        let mut options = options.clone();
+        for path in &mut options.rules {
+            *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
+        }
+        Self { options, mappings }
+    }
+
+    /// Makes the rules.
+    pub(super) fn read(&self) -> Result<Read, Mistaken> {
+        let options = &self.options;
+        let mut rules = if options.offline { Rules::offline() } else { Rules::default() };
+        for rule in &options.allow {
+            rules = rules.allow(rule.clone());
+        }
+        for (rule, answer) in &options.deny {
+            rules = rules.deny_with(rule.clone(), *answer);
+        }
+        let mut files = Vec::new();
+        for path in &options.rules {
+            let file = RulesFile::read(path).map_err(|mistakes| {
+                let mistakes = mistakes.mistakes().iter().map(ToString::to_string);
+                let mistakes: Vec<String> = mistakes.collect();
+                let n = mistakes.len();
+                let why = format!("{n} {}", if n == 1 { "mistake" } else { "mistakes" });
+                let failure = Failure::misused(format!("--rules {}", path.display()), why);
+                Mistaken { mistakes, failure }
+            })?;
+            files.extend_from_slice(file.files());
+            rules = file.apply(rules);
+        }
+        for prefix in &options.nat64 {
+            rules = rules.nat64(*prefix);
+        }
+        for (address, to) in &self.mappings {
+            rules = rules.map(*address, *to);
+        }
+        if options.learn.is_some() {
+            rules = rules.restrict();
+        }
+        if options.audit || options.learn.is_some() {
+            rules = rules.audit();
+        }
+        let failed = |error| {
+            let text = format!("--allow, --deny, --rules and --nat64: {error}");
+            Mistaken { mistakes: Vec::new(), failure: Failure::Usage(text) }
+        };
+        Ok(Read { rules: rules.checked().map_err(failed)?, files })
+    }
+
+    /// Makes the rules once more. The error has all mistakes.
+    pub(super) fn read_again(&self) -> Result<Rules, String> {
+        self.read().map(|read| read.rules).map_err(Mistaken::into_text)
+    }
+}
+
+/// The folders of files, in which programs put other files in their places.
+pub(super) fn folders(files: &[PathBuf]) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> =
+        files.iter().filter_map(|file| file.parent().map(Path::to_path_buf)).collect();
+    folders.sort();
+    folders.dedup();
+    folders
+}
+
+/// The watch on the files of rules.
+pub(super) struct RulesWatch {
+    inotify: OwnedFd,
+}
+
+impl RulesWatch {
+    /// Watches the folders. Called before rights are given up.
+    pub(super) fn new(folders: &[PathBuf]) -> Result<Self, Failure> {
+        let failed =
+            |e: rustix::io::Errno| Failure::because("--rules-watch", reason(&io::Error::from(e)));
+        let inotify =
+            inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(failed)?;
+        let changes = WatchFlags::CLOSE_WRITE
+            | WatchFlags::MOVED_TO
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::DELETE;
+        for folder in folders {
+            inotify::add_watch(&inotify, folder, changes).map_err(failed)?;
+        }
+        Ok(Self { inotify })
+    }
+
+    /// Reads the rules again after each change, once no more follow, for as long as the guest is served.
+    pub(super) fn start(self, served: Weak<Served>) -> Result<(), Failure> {
+        let watching = move || {
+            while self.wait() {
+                let Some(served) = served.upgrade() else { return };
+                served.reload_loudly();
+            }
+        };
+        let thread = std::thread::Builder::new().name("rules".into());
+        let started = thread.spawn(watching);
+        started.map(drop).map_err(|e| Failure::because("--rules-watch", reason(&e)))
+    }
+
+    /// Waits for a change, and for the quiet after it. `false`: the system does not say.
+    fn wait(&self) -> bool {
+        let mut is_changed = false;
+        loop {
+            let limit = Timespec {
+                tv_sec: RULES_SETTLE.as_secs() as i64,
+                tv_nsec: RULES_SETTLE.subsec_nanos().into(),
+            };
+            let mut fds = [PollFd::new(&self.inotify, PollFlags::IN)];
+            match poll(&mut fds, is_changed.then_some(&limit)) {
+                Ok(0) => return true,
+                Ok(_) => is_changed = true,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(_) => return false,
+            }
+            let mut room = [std::mem::MaybeUninit::uninit(); 4096];
+            let mut events = inotify::Reader::new(&self.inotify, &mut room);
+            while events.next().is_ok() {}
+        }
+    }
+}
