@@ -573,8 +573,6 @@ impl Relay {
         if pending.proxy.is_some() {
             self.context.counters.proxied += 1;
             self.dials.proxy_fails = false;
-            // The event of what follows the proxy's answer may have been that of the answer.
-            pair.note_host(EventFlags::IN);
         }
         *slot = Flow::Pair(pair);
         self.joined(now, tcp, at);

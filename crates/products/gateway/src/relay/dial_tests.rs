@@ -126,12 +126,19 @@ fn the_guest_learns_what_the_proxy_says_of_the_destination() {
         assert_eq!((world.error(id), world.ends()), (Some(error), vec![how]), "{answer}");
         assert_eq!(world.relay.connections(), 0);
     }
-    let mut world = world(HTTP);
-    let id = world.connect("203.0.113.1:80");
-    world.far.0.lock().unwrap().clear();
-    world.settle();
-    assert_eq!(world.error(id), Some(Error::NetworkUnreachable), "the proxy ended");
-    assert_eq!(world.relay.counters().proxies_failed, 1);
+    // The proxy resets the connection, or ends it within its answer.
+    for reads in [false, true] {
+        let mut world = world(HTTP);
+        let id = world.connect("203.0.113.1:80");
+        if reads {
+            asked(&world, 0);
+            say(&mut world, 0, b"HTTP/1.1 200 OK\r\n");
+        }
+        world.far.0.lock().unwrap().clear();
+        world.settle();
+        assert_eq!(world.error(id), Some(Error::NetworkUnreachable), "{reads}");
+        assert_eq!(world.relay.counters().proxies_failed, 1);
+    }
 }
 
 #[test]
