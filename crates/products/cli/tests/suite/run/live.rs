@@ -216,8 +216,9 @@ fn a_gateway_reads_its_rules_again_at_sighup() {
     std::fs::write(lab.path("rules.toml"), "[[deny]]\nto = \"203.0.113.1\"\n").expect("a file");
     let mut gateway = lab.command(PAGEWIRE);
     gateway.args(["gateway", "--link", "tap", "--tap", "pw9", "--control", "c.sock"]);
+    gateway.args(["--ready-fd", "1"]);
     gateway.args(["--rules", "rules.toml"]).stderr(Stdio::piped());
-    let gateway = Running::saying(&mut gateway, "ready");
+    let gateway = Running::saying(&mut gateway, "1");
     let rules = || {
         let mut command = lab.command(PAGEWIRE);
         text(
