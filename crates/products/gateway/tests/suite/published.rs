@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 
 use pagewire_gateway::limits::CONNECTIONS;
-use pagewire_gateway::{Ask, Direction, How, Judge, Publish, Verdict};
+use pagewire_gateway::{Ask, Direction, How, Judge, Publish, Rules, Verdict};
 
 use crate::support::namespaces::{Line, NEAR_V4, NEAR_V6, Outside, worlds};
 use crate::support::{PATIENCE, World, allow_all, eventually, pattern, rest, world_with};
@@ -73,6 +73,43 @@ fn a_client_that_rules_refuse_is_reset_and_the_guest_hears_nothing() {
     let error = client.read(&mut [0]).expect_err("reset");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     assert_eq!(listener.accept().map(drop).expect_err("nobody").kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn clients_that_no_rule_permits_are_reset_once_a_rule_permits_some() {
+    let dir = tempfile::tempdir().unwrap();
+    for (rule, permitted) in [
+        ("from:127.0.0.0/8:80/tcp", true),
+        ("from:127.0.0.1", true),
+        // The port is the guest's.
+        ("from:127.0.0.1:81", false),
+        ("from:10.0.0.0/8", false),
+        ("10.0.0.0/8", true),
+    ] {
+        let rules = Rules::default().allow(rule.parse().unwrap());
+        let guest = "10.0.2.15".parse().unwrap();
+        let world = world_with(|b| b.rules(rules), |config| config.guest(guest));
+        let listener = world.inside.listen("10.0.2.15:80").unwrap();
+        listener.set_nonblocking(!permitted).unwrap();
+        let at = publish(&world, "127.0.0.1:0:80");
+        let path = dir.path().join(rule.replace('/', "_"));
+        let by_path: Publish = format!("{}:80", path.display()).parse().unwrap();
+        world.guest.publish(&by_path).unwrap();
+        let mut client = TcpStream::connect(at).unwrap();
+        let mut neighbour = UnixStream::connect(&path).unwrap();
+        if permitted {
+            for _ in 0..2 {
+                listener.accept().unwrap().0.write_all(b"hi").unwrap();
+            }
+            assert_eq!(rest(client), b"hi", "{rule}");
+            assert_eq!(rest(neighbour), b"hi", "{rule}");
+        } else {
+            assert!(client.read(&mut [0]).is_err(), "{rule}");
+            assert!(neighbour.read(&mut [0]).is_ok_and(|n| n == 0), "{rule}");
+            let nobody = listener.accept().map(drop).expect_err("nobody");
+            assert_eq!(nobody.kind(), ErrorKind::WouldBlock, "{rule}");
+        }
+    }
 }
 
 #[test]

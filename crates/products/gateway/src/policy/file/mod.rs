@@ -102,7 +102,7 @@ impl Mistakes {
         &self.mistakes
     }
 
-    /// The files that were read, or could not be.
+    /// The files that were read, the first of which is there even if it could not be.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
