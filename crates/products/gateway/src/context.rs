@@ -1,6 +1,7 @@
 //! [`Context`], the state that all parts of a guest's relay share: the guest, its rules and judge, counters,
 //! records, and the epoll set that wakes the relay. [`Context::judge`] decides about every new flow.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,7 +17,7 @@ use crate::limits::{
     DESTINATIONS_BURST, DESTINATIONS_PER_SECOND, REDIRECTIONS, UDP_ENDPOINTS, UDP_PORTS,
 };
 use crate::policy::{LocalAddresses, Rule, Rules};
-use crate::rate::Rate;
+use crate::rate::{ByteRate, Rate};
 use crate::request::{
     Ask, Audit, Demand, Direction, FlowState, GuestId, How, Journal, Judge, Name, Protocol, Record,
     Shown, ShownBy, Verdict,
@@ -44,12 +45,52 @@ pub(crate) struct Context {
     pub(crate) held: Arc<AtomicUsize>,
     /// The guest's flows of datagrams that must show a name.
     pub(crate) quic_flows: Arc<AtomicUsize>,
+    /// The rates of permissions, by their numbers: of what the guest sends, and of what it receives.
+    pub(crate) rates: Rates,
     /// The rate of new destinations of datagrams and echo requests.
     pub(crate) destinations: Rate,
     pub(crate) last_flow: Arc<AtomicU64>,
     pub(crate) share: DescriptorShare,
     /// Number of descriptors of the guest's connections, for parts that open others.
     pub(crate) descriptors: usize,
+}
+
+/// The rates of permissions.
+#[derive(Debug, Default)]
+pub(crate) struct Rates(HashMap<usize, [ByteRate; 2]>);
+
+impl Rates {
+    /// The rates of these rules, all of which are idle.
+    pub(crate) fn of(rules: &Rules) -> Self {
+        Self(rules.speeds().map(|(n, speed)| (n, [ByteRate::new(speed.bits()); 2])).collect())
+    }
+
+    /// The bytes that a flow may move out and in, each with the time of more if it is none.
+    pub(crate) fn room(&self, now: Instant, ask: &Ask) -> Option<[Result<usize, Instant>; 2]> {
+        let rates = self.0.get(&ask.rate?)?;
+        Some(rates.map(|rate| rate.room(now)))
+    }
+
+    /// Counts bytes that a flow has moved out and in.
+    pub(crate) fn charge(&mut self, now: Instant, ask: &Ask, moved: [usize; 2]) {
+        let rates = ask.rate.and_then(|n| self.0.get_mut(&n));
+        for (rate, bytes) in rates.into_iter().flatten().zip(moved) {
+            rate.charge(now, bytes);
+        }
+    }
+
+    /// Whether a datagram may pass in this direction.
+    pub(crate) fn admit(
+        &mut self,
+        now: Instant,
+        rate: Option<usize>,
+        direction: Direction,
+        bytes: usize,
+    ) -> bool {
+        let Some([out, inward]) = rate.and_then(|n| self.0.get_mut(&n)) else { return true };
+        let rate = if direction == Direction::Out { out } else { inward };
+        rate.admit(now, bytes)
+    }
 }
 
 /// The descriptors that a gateway's guests share in equal parts.
@@ -214,6 +255,9 @@ impl Context {
             self.note_denial(now, flow, &ask, verdict, &Rules::default());
         } else {
             self.note_verdict(now, flow, &ask, verdict);
+        }
+        if permits_flow(verdict) {
+            ask.rate = self.rules.rated(&ask, None);
         }
         self.counters.undecided += u64::from(decided.is_none());
         let to = if decided.is_some() {
@@ -418,6 +462,7 @@ impl Context {
     /// Has other rules decide from now on. Flows that exist are to be [judged again](Self::judge_again).
     pub(crate) fn set_rules(&mut self, rules: Arc<Rules>) {
         self.dns.set_rules(Arc::clone(&rules));
+        self.rates = Rates::of(&rules);
         self.rules = rules;
     }
 
@@ -446,6 +491,7 @@ impl Context {
             return None;
         }
         record.ask.demand = ask.demand;
+        record.ask.rate = self.rules.rated(&ask, record.shown.as_ref());
         match (ask.demand, &record.shown) {
             (Demand::Nothing, _) => Some(Demand::Nothing),
             (demand, Some(shown)) => self.rules.permits_shown(&ask, shown).then_some(demand),
@@ -536,7 +582,7 @@ impl Context {
         }
     }
 
-    /// Judges what a flow shows.
+    /// Judges what a flow shows, and notes what rules permit.
     pub(crate) fn judge_shown(
         &mut self,
         now: Instant,
@@ -547,7 +593,13 @@ impl Context {
         let permits = audit != Audit::Refused && self.permits_shown(now, &record.ask, shown);
         if !permits && self.rules.is_audit() {
             self.note_audit(now, record.flow, &record.ask, Some(shown.clone()));
+            record.shown = Some(shown.clone());
             return true;
+        }
+        if permits {
+            self.add_names(now, &mut record.ask);
+            record.ask.rate = self.rules.rated(&record.ask, Some(shown));
+            record.shown = Some(shown.clone());
         }
         permits
     }

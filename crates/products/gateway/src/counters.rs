@@ -37,6 +37,8 @@ pagewire::parts::counters! {
         denials_full,
         /// Datagrams and echo requests to new destinations, beyond the rate of these.
         destinations_refused,
+        /// Messages with datagrams that were dropped because their rule's rate was used up.
+        datagrams_over_rate,
         /// Clients of published UDP ports that made room for others before the guest answered.
         clients_forgotten,
         /// Dials that the far side refused.

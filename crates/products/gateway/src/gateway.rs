@@ -15,7 +15,7 @@ use pagewire::{Cidr, Device, Host, StartError};
 use rustix::process::{Resource, getrlimit};
 
 use crate::builder::{Builder, GuestConfig};
-use crate::context::{Context, DescriptorShare};
+use crate::context::{Context, DescriptorShare, Rates};
 use crate::counters::Counters;
 use crate::denials::{Denials, Denied};
 use crate::dns::{DnsConfig, DnsCounters, DnsServer};
@@ -235,6 +235,7 @@ impl Gateway {
             denials: Denials::default(),
             held: Arc::default(),
             quic_flows: Arc::default(),
+            rates: Rates::of(&settings.rules),
             destinations: Context::rate_of_destinations(),
             last_flow,
         };

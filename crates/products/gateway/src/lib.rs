@@ -67,7 +67,7 @@ pub use pagewire::Cidr;
 pub use policy::LocalAddresses as Whereabouts;
 pub use policy::{
     Decision, Glob, Mistake, Mistakes, Names, Pattern, Place, Ports, Proof, Question,
-    QuestionError, Reason, Resolved, Rule, RuleError, Rules, RulesEntry, RulesFile,
+    QuestionError, Reason, Resolved, Rule, RuleError, Rules, RulesEntry, RulesFile, Speed,
 };
 pub use publish::{OpenPort, Publish, PublishError, PublishedPort};
 pub use relay::{Dial, Dialled};

@@ -323,6 +323,12 @@ pub const ECHO_IDLE: Duration = Duration::from_secs(30);
 
 // Names and rules.
 
+/// Bursts a second of flows whose rule has a rate: a connection moves at most this part of its speed at once.
+pub(crate) const RULE_BURSTS_PER_SECOND: u64 = 50;
+
+/// Least bytes of such a burst: some packets.
+pub(crate) const RULE_BURST: u64 = 4096;
+
 /// Rules and mapped addresses of one guest: each new connection is compared with all, which takes
 /// some ten microseconds.
 pub const RULES: usize = 1024;

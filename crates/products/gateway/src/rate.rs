@@ -1,8 +1,11 @@
-//! [`Rate`]: a token bucket, which grants a number of events a second on average, and a burst.
+//! Token buckets: [`Rate`], which grants a number of events a second on average, and a burst; [`ByteRate`], which grants
+//! bytes.
 
 use std::time::Duration;
 
 use pagewire::services::Instant;
+
+use crate::limits::{RULE_BURST, RULE_BURSTS_PER_SECOND};
 
 /// Grants events at a rate.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +49,55 @@ impl Rate {
     }
 }
 
+/// Grants bytes at a speed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ByteRate {
+    bits: u64,
+    /// The bytes that an idle rate saves up.
+    burst: u64,
+    /// The time when the full burst is available again, if nothing further is granted.
+    full_at: Instant,
+}
+
+impl ByteRate {
+    /// Grants this number of bits a second.
+    pub(crate) fn new(bits: u64) -> Self {
+        let bits = bits.max(1);
+        let burst = (bits / 8 / RULE_BURSTS_PER_SECOND).max(RULE_BURST);
+        Self { bits, burst, full_at: Instant::ZERO }
+    }
+
+    fn time_of(&self, bytes: u64) -> Duration {
+        let nanos = u128::from(bytes) * 8_000_000_000 / u128::from(self.bits);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// The bytes that may pass now; or the time when half a burst may.
+    pub(crate) fn room(&self, now: Instant) -> Result<usize, Instant> {
+        let busy = self.full_at.saturating_since(now);
+        let saved = self.time_of(self.burst).saturating_sub(busy);
+        let bytes = saved.as_nanos() * u128::from(self.bits) / 8_000_000_000;
+        match bytes >= u128::from(self.burst / 2) {
+            true => Ok(usize::try_from(bytes).unwrap_or(usize::MAX)),
+            false => Err(now + busy.saturating_sub(self.time_of(self.burst / 2))),
+        }
+    }
+
+    /// Counts bytes that have passed, be they more than were granted.
+    pub(crate) fn charge(&mut self, now: Instant, bytes: usize) {
+        self.full_at = self.full_at.max(now) + self.time_of(bytes as u64);
+    }
+
+    /// Grants a datagram, or returns `false`: it is dropped.
+    pub(crate) fn admit(&mut self, now: Instant, bytes: usize) -> bool {
+        let admits = self.full_at.saturating_since(now) < self.time_of(self.burst);
+        if admits {
+            self.charge(now, bytes);
+        }
+        admits
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,5 +126,28 @@ mod tests {
         let next = start + Duration::from_millis(300);
         assert_eq!(rate.take(start), Err(next));
         assert_eq!(rate.take(next), Ok(()));
+    }
+
+    #[test]
+    fn bytes_pass_at_their_speed_after_a_burst() {
+        let mut rate = ByteRate::new(80_000_000);
+        let start = Instant::from_millis(5);
+        let burst = rate.room(start).unwrap();
+        assert_eq!(burst as u64, 10_000_000 / RULE_BURSTS_PER_SECOND);
+        rate.charge(start, burst);
+        let mut now = rate.room(start).unwrap_err();
+        let mut moved = burst;
+        while now < start + Duration::from_secs(1) {
+            let room = rate.room(now).unwrap();
+            rate.charge(now, room);
+            moved += room;
+            now = rate.room(now).unwrap_err();
+        }
+        assert!((9_800_000..=10_000_000 + burst).contains(&moved), "{moved}");
+        // A debt is paid before anything passes again.
+        rate.charge(now, 10_000_000);
+        assert!(rate.room(now + Duration::from_millis(990)).is_err());
+        assert!(!rate.admit(now + Duration::from_millis(900), 1));
+        assert!(rate.admit(now + Duration::from_millis(1100), 1));
     }
 }

@@ -149,6 +149,8 @@ pub struct Ask {
     pub(crate) mapped: bool,
     /// What rules say of the flow that only write down what they refuse.
     pub(crate) audit: Audit,
+    /// The number of the permission whose rate the flow has.
+    pub(crate) rate: Option<usize>,
 }
 
 impl Ask {
@@ -170,6 +172,7 @@ impl Ask {
             demand,
             mapped,
             audit,
+            rate: None,
         }
     }
 

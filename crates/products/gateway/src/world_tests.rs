@@ -13,7 +13,7 @@ use pagewire::services::{DatagramKind, Error, Event, Instant, RecvFlags, SendFla
 use pagewire::tcp::TcpConfig;
 use pagewire_stack::StackConfig;
 
-use crate::context::{Context, DescriptorShare};
+use crate::context::{Context, DescriptorShare, Rates};
 use crate::counters::Counters;
 use crate::denials::Denials;
 use crate::dns::{DnsConfig, DnsServer, OwnNames, Resolver};
@@ -94,6 +94,7 @@ pub(crate) fn stack(
 pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Records) {
     let records = Records::default();
     let noted = Arc::clone(&records);
+    let rates = Rates::of(&settings.rules);
     let rules = Arc::new(settings.rules);
     let dns = DnsConfig {
         on: vec!["10.0.2.2".parse().unwrap(), "fd00:2::2".parse().unwrap()],
@@ -121,6 +122,7 @@ pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Record
         denials: Denials::default(),
         held: Arc::default(),
         quic_flows: Arc::default(),
+        rates,
         destinations: Context::rate_of_destinations(),
         last_flow: Arc::default(),
         share: DescriptorShare { all: 10_000, guests: Arc::default() },

@@ -92,7 +92,7 @@ pub(crate) struct GuestOptions {
     /// connection must show the name by TLS, HTTP or QUIC; tls: or http: in front permits that protocol alone,
     /// ssh: permits SSH, tcp: and udp: ask for no proof. A name opens no private address and none of
     /// this machine, unless --name gave it. With names only, no other name is resolved; with a CIDR
-    /// every name is, unless --dns is none
+    /// every name is, unless --dns is none. @SPEED behind a rule, as in @10mbit, limits what passes by it
     #[arg(long, value_name = "RULE")]
     pub(crate) allow: Vec<Rule>,
 
@@ -380,7 +380,11 @@ pub(crate) fn denial(text: &str) -> Result<(Rule, Verdict), String> {
             return Err(format!("'{other}': write prohibit, refuse, unreachable or drop"));
         }
     };
-    Ok((rule.parse().map_err(|error: RuleError| error.to_string())?, answer))
+    let rule: Rule = rule.parse().map_err(|error: RuleError| error.to_string())?;
+    match rule.rate {
+        Some(rate) => Err(format!("'@{rate}': a denial has no rate")),
+        None => Ok((rule, answer)),
+    }
 }
 
 /// The word for what a guest gets that a rule denies.

@@ -19,4 +19,4 @@ pub use local_addresses::LocalAddresses;
 pub(crate) use local_addresses::RouteSocket;
 pub use names::{Names, Resolved};
 pub use question::{Question, QuestionError};
-pub use rules::{Decision, Glob, Pattern, Ports, Proof, Reason, Rule, RuleError, Rules};
+pub use rules::{Decision, Glob, Pattern, Ports, Proof, Reason, Rule, RuleError, Rules, Speed};

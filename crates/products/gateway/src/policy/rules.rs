@@ -319,6 +319,28 @@ impl Rules {
         first
     }
 
+    /// The number of the permission whose rate a flow has that was permitted, by what it shows if rules ask for that.
+    pub(crate) fn rated(&self, ask: &Ask, shown: Option<&Shown>) -> Option<usize> {
+        let accepts = |rule: &Rule| match shown {
+            Some(shown) if rule.asks_for_proof() => {
+                rule.proof.accepts(shown.by)
+                    && (shown.by == ShownBy::Ssh
+                        || shown.name.as_ref().is_some_and(|name| rule.has_name(name)))
+            }
+            _ => true,
+        };
+        let found = match shown {
+            None => self.permission_for(ask),
+            Some(_) => self.permitting(ask).find(|(_, rule)| accepts(rule)),
+        };
+        found.filter(|(_, rule)| rule.rate.is_some()).map(|(n, _)| n)
+    }
+
+    /// The speeds of permissions, by their numbers.
+    pub(crate) fn speeds(&self) -> impl Iterator<Item = (usize, Speed)> {
+        self.allow.iter().enumerate().filter_map(|(n, rule)| Some((n, rule.rate?)))
+    }
+
     /// The numbers of the permissions by one of which a flow may go on if it shows what the permission asks for;
     /// empty: it may show what it likes.
     pub fn proofs(&self, ask: &Ask) -> Vec<usize> {
@@ -393,7 +415,7 @@ impl Rules {
             };
             let protocol = (proof != Proof::Shown).then_some(ask.protocol);
             let what = Pattern::Name(Glob(name.as_str().into()));
-            Rule { what, ports, protocol, proof, direction: Direction::Out }
+            Rule { what, ports, protocol, proof, direction: Direction::Out, rate: None }
         };
         let net = Pattern::Net(Cidr::host(ask.to.ip()));
         let protocol = Some(ask.protocol);
@@ -645,7 +667,7 @@ fn client(ask: &Ask) -> IpAddr {
     }
 }
 
-/// A rule: a destination, its ports and its protocol; written `[PREFIX:]WHAT[:PORTS][/PROTOCOL]`.
+/// A rule: a destination, its ports and its protocol; written `[PREFIX:]WHAT[:PORTS][/PROTOCOL][@SPEED]`.
 ///
 /// `WHAT` is an address, a network (`10.0.0.0/8`), the word `host` for the gateway's own machine,
 /// or a name, in which `*` stands for any characters, dots included. A name matches the addresses
@@ -655,7 +677,7 @@ fn client(ask: &Ask) -> IpAddr {
 /// A connection that only a name permits must show that name, because servers share addresses; [`Proof`] has the
 /// prefixes, which say how. Echo requests show nothing, and reach no server: they need no proof.
 /// `PORTS` is a port or a range (`8000-8999`); an IPv6 address in front of it has brackets.
-/// `PROTOCOL` is `tcp`, `udp` or `icmp`.
+/// `PROTOCOL` is `tcp`, `udp` or `icmp`. Behind a permission, `@SPEED` as in `@10mbit` is its [rate](Self::rate).
 ///
 /// With `from:` in front the rule is about clients of the guest's published ports: `WHAT` is the client's address or
 /// network, `PORTS` are the guest's. The loopback addresses of the gateway's machine, and its Unix sockets, are one
@@ -675,6 +697,49 @@ pub struct Rule {
     pub proof: Proof,
     /// The side that begins the flows: with [`Direction::In`], `what` is the client.
     pub direction: Direction,
+    /// Bits a second that all flows share which a permission permits, in each direction; `None`: no limit.
+    pub rate: Option<Speed>,
+}
+
+/// A number of bits a second, 8,000 at least; written with `bit`, `kbit`, `mbit` or `gbit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Speed(u64);
+
+/// The units of a speed, the largest first.
+const UNITS: [(&str, u64); 4] =
+    [("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1000), ("bit", 1)];
+
+/// The least speed: a thousand bytes a second.
+const LEAST_SPEED: u64 = 8000;
+
+impl Speed {
+    /// The number of bits a second.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for Speed {
+    type Err = RuleError;
+
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let wrong = || RuleError::Speed(text.into());
+        let unit = |(unit, factor): &(&str, u64)| Some((text.strip_suffix(unit)?, *factor));
+        let (number, factor) = UNITS.iter().find_map(unit).ok_or_else(wrong)?;
+        // `parse` would take a sign.
+        let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+        let number = number.parse::<u64>().ok().filter(|_| is_number);
+        let bits = number.and_then(|number| number.checked_mul(factor));
+        bits.filter(|bits| *bits >= LEAST_SPEED).map(Self).ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for Speed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |(_, factor): &&(&str, u64)| self.0.is_multiple_of(*factor);
+        let (unit, factor) = UNITS.iter().find(fits).copied().unwrap_or(("bit", 1));
+        write!(f, "{}{unit}", self.0 / factor)
+    }
 }
 
 /// The way in which a connection shows the name that permits it.
@@ -741,7 +806,7 @@ impl Rule {
     /// A rule for all ports and protocols.
     fn of(what: Pattern) -> Self {
         let (proof, direction) = (Proof::default(), Direction::Out);
-        Self { what, ports: None, protocol: None, proof, direction }
+        Self { what, ports: None, protocol: None, proof, direction, rate: None }
     }
 
     /// Whether the rule applies to the flow.
@@ -859,6 +924,11 @@ pub enum RuleError {
     /// The text in front of the ports is neither an address, nor a network, nor a name.
     #[error("'{0}' is neither an address, nor a network, nor a name")]
     What(String),
+    /// The text is no speed, or a denial or a rule about clients has one.
+    #[error(
+        "'{0}' is no speed: write it as in 10mbit, 8kbit at least, for a permission of what the guest reaches"
+    )]
+    Speed(String),
     /// The ports are no numbers, or the range is empty.
     #[error("'{0}' is no port and no range of ports: write it as in 443 or 8000-8999")]
     Ports(String),
@@ -922,14 +992,18 @@ pub(super) struct WrittenRule {
 
 impl WrittenRule {
     pub(super) fn read(text: &str) -> Result<Self, RuleError> {
+        let (front, rate) = match text.rsplit_once('@') {
+            Some((front, rate)) => (front, Some(rate.parse()?)),
+            None => (text, None),
+        };
         let protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Echo];
         let suffix = |protocol: Protocol| {
-            let rest = text.strip_suffix(protocol.name())?.strip_suffix('/')?;
+            let rest = front.strip_suffix(protocol.name())?.strip_suffix('/')?;
             Some((rest, protocol))
         };
         let (rest, protocol) = match protocols.into_iter().find_map(suffix) {
             Some((rest, protocol)) => (rest, Some(protocol)),
-            None => (text, None),
+            None => (front, None),
         };
         let (rest, direction) = match rest.strip_prefix(FROM) {
             Some(rest) => (rest, Direction::In),
@@ -957,7 +1031,7 @@ impl WrittenRule {
         let ports: Option<Ports> = ports.map(str::parse).transpose()?;
         let (has_ports, has_direction) = (ports.is_some(), direction == Direction::In);
         let ports = ports.or((proof == Proof::Ssh).then_some(SSH));
-        let mut rule = Rule { what, ports, protocol, proof, direction: Direction::Out };
+        let mut rule = Rule { rate, ports, protocol, proof, ..Rule::of(what) };
         rule.turn(direction, text)?;
         rule.check(text)?;
         Ok(Self { rule, has_ports, has_direction })
@@ -976,6 +1050,9 @@ impl Rule {
 
     /// Checks that the ports fit the protocol.
     pub(super) fn check(&self, text: &str) -> Result<(), RuleError> {
+        if self.rate.is_some() && self.direction == Direction::In {
+            return Err(RuleError::Speed(text.into()));
+        }
         match self.protocol == Some(Protocol::Echo) && self.ports.is_some() {
             true => Err(RuleError::EchoPorts(text.into())),
             false => Ok(()),
@@ -1076,6 +1153,7 @@ impl fmt::Display for Rule {
             None => {}
         }
         let protocol = self.protocol.filter(|_| prefix.is_none());
-        protocol.map_or(Ok(()), |protocol| write!(f, "/{protocol}"))
+        protocol.map_or(Ok(()), |protocol| write!(f, "/{protocol}"))?;
+        self.rate.map_or(Ok(()), |rate| write!(f, "@{rate}"))
     }
 }

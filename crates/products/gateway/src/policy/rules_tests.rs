@@ -787,3 +787,27 @@ fn a_decision_says_which_rule_made_it() {
     assert_eq!(name("c.org"), Some(Reason::Denial(0)));
     assert_eq!(name("a.net"), Some(Reason::NotPermitted));
 }
+
+#[test]
+fn a_permission_may_have_a_rate() {
+    for text in [
+        "example.org@8kbit",
+        "10.0.0.0/8:80/tcp@10mbit",
+        "ssh:a.org@1gbit",
+        "[fd00::1]:9/udp@9999bit",
+    ] {
+        assert_eq!(rule(text).to_string(), text);
+    }
+    assert_eq!(rule("example.org@8000kbit").to_string(), "example.org@8mbit");
+    for wrong in [
+        "a.org@",
+        "a.org@1bit",
+        "a.org@-9mbit",
+        "a.org@9",
+        "a.org@10mb",
+        "from:10.0.0.1@1mbit",
+        "a.org@99999999999gbit",
+    ] {
+        assert!(wrong.parse::<Rule>().is_err(), "{wrong}");
+    }
+}

@@ -124,3 +124,7 @@ mod tests;
 #[cfg(test)]
 #[path = "audit_tests.rs"]
 mod audit_tests;
+
+#[cfg(test)]
+#[path = "rates_tests.rs"]
+mod rates_tests;

@@ -19,7 +19,8 @@ mod ports;
 mod pump;
 mod service;
 
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -37,7 +38,7 @@ use crate::dns::DnsCounters;
 use crate::echo::Echo;
 use crate::epoll::{SourceKind, Token};
 use crate::limits::{
-    DELIVERIES_SOON, DELIVERY, DELIVERY_LOOK, SWEEP, SWEEP_DELIVERIES, TURN_BYTES,
+    DELIVERIES_SOON, DELIVERY, DELIVERY_LOOK, RELAY_BURST, SWEEP, SWEEP_DELIVERIES, TURN_BYTES,
 };
 use crate::request::{Direction, How};
 use crate::udp::Udp;
@@ -76,6 +77,11 @@ pub(crate) struct Relay {
     flow_of_guest: HashMap<SocketId, u32>,
     /// Pairs to be worked on; entries may be stale.
     listed: VecDeque<u32>,
+    /// Pairs that wait for the rate of their rule, by the time of their next turn, then by their last one, so that each
+    /// has its share; entries may be stale.
+    paced: BinaryHeap<Reverse<(Instant, u64, u32)>>,
+    /// Number of turns in which pairs with a rate have moved bytes.
+    paced_turns: u64,
     /// A listed pair has data of the guest, which is moved before the host receives more.
     more_out: bool,
     /// The answer of the last poll: the host takes another turn by itself, in which it receives first.
@@ -119,6 +125,8 @@ impl Relay {
             flows: Slab::new(),
             flow_of_guest: HashMap::new(),
             listed: VecDeque::new(),
+            paced: BinaryHeap::new(),
+            paced_turns: 0,
             more_out: false,
             polls_again: false,
             inward_left: TURN_BYTES,
@@ -179,6 +187,7 @@ impl Relay {
         if woken {
             self.take_inbox(now, stack);
         }
+        self.list_paced(now);
         self.pump(now, stack);
         self.deliver(now, stack);
         self.sweep(now, stack);
@@ -203,7 +212,8 @@ impl Relay {
         let due = [listed, self.dials.poll_timeout(), self.deliver_at, self.sweep_at];
         let names = self.context.dns.poll_timeout();
         let denials = self.context.denials.poll_timeout();
-        due.into_iter().chain([self.accept_at, names, denials]).chain(datagrams).flatten().min()
+        let due = due.into_iter().chain([self.paced.peek().map(|Reverse((at, ..))| *at)]);
+        due.chain([self.accept_at, names, denials]).chain(datagrams).flatten().min()
     }
 
     fn handle_guest(&mut self, at: u32, ready: Readiness) {
@@ -237,6 +247,19 @@ impl Relay {
         }
     }
 
+    /// Lists pairs whose rate has room again.
+    fn list_paced(&mut self, now: Instant) {
+        while let Some(&Reverse((until, _, at))) = self.paced.peek()
+            && until <= now
+        {
+            self.paced.pop();
+            if let Some((_, Flow::Pair(pair))) = self.flows.get_mut(at as usize) {
+                pair.flags.remove(Flags::PACED);
+                self.list(at);
+            }
+        }
+    }
+
     /// Works on each listed pair once, until [`TURN_BYTES`] were moved to the guest: other pairs wait for the
     /// host's next turn.
     fn pump(&mut self, now: Instant, stack: &mut Stack) {
@@ -252,19 +275,39 @@ impl Relay {
             let Some(at) = self.listed.pop_front() else { break };
             let Some((_, Flow::Pair(pair))) = self.flows.get_mut(at as usize) else { continue };
             pair.flags.remove(Flags::LISTED);
-            let step = pair.work(now, stack, self.inward_left, &mut self.context.counters);
+            let room = self.context.rates.room(now, &pair.record.ask);
+            let [outward, inward] =
+                room.map_or([usize::MAX; 2], |room| room.map(|n| n.unwrap_or(0)));
+            let most = (outward.min(RELAY_BURST), inward.min(self.inward_left));
+            let before_out = self.context.counters.bytes_out;
+            let step = pair.work(now, stack, most, &mut self.context.counters);
             let moved = self.context.counters.bytes_in - before;
+            if room.is_some() {
+                let out = self.context.counters.bytes_out - before_out;
+                let moved = [out as usize, moved as usize];
+                if moved != [0; 2] {
+                    self.paced_turns += 1;
+                    pair.paced_turn = self.paced_turns;
+                }
+                self.context.rates.charge(now, &pair.record.ask, moved);
+            }
             self.inward_left = self.inward_left.saturating_sub(moved as usize);
             match step {
                 Step::Wait => {}
                 Step::Again => {
+                    if let Some(until) = pair.paced_until(now, &self.context.rates) {
+                        if !pair.flags.contains(Flags::PACED) {
+                            pair.flags.insert(Flags::PACED);
+                            self.paced.push(Reverse((until, pair.paced_turn, at)));
+                        }
+                        continue;
+                    }
                     self.more_out |= pair.has_more_out();
                     self.list(at);
                 }
                 Step::Judge(shown) => {
                     let permits = self.context.judge_shown(now, &mut pair.record, &shown);
                     pair.note_judged(permits);
-                    pair.record.shown = Some(shown);
                     self.more_out = true;
                     self.list(at);
                 }

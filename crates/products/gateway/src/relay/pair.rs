@@ -10,7 +10,7 @@ use pagewire::{KeepAlive, SocketOption};
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 
-use crate::context::FlowRecord;
+use crate::context::{FlowRecord, Rates};
 use crate::counters::Counters;
 use crate::limits::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, SETTLED};
 use crate::request::{Demand, How, Shown};
@@ -20,7 +20,7 @@ bitflags::bitflags! {
     /// The readiness of a pair's sides, and which of its parts have ended. Readiness stays until a call would block:
     /// both sides report changes only.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(super) struct Flags: u16 {
+    pub(super) struct Flags: u32 {
         /// The guest's connection may have data.
         const GUEST_IN = 1 << 0;
         /// The guest's connection may have room.
@@ -53,6 +53,8 @@ bitflags::bitflags! {
         const CLOSED_FIRST = 1 << 15;
         /// The pair has its keep-alive settings.
         const SETTLED = 1 << 13;
+        /// The pair waits for the rate of its rule.
+        const PACED = 1 << 16;
     }
 }
 
@@ -70,6 +72,8 @@ pub(super) struct Pair {
     pub(super) record: FlowRecord,
     /// The far side's address, as the kernel has it.
     pub(super) peer: SocketAddr,
+    /// The number of the last turn in which bytes moved at the rate of a rule.
+    pub(super) paced_turn: u64,
     /// The time when a byte was last moved.
     pub(super) active_at: Instant,
     /// The reason why the kernel's socket is broken.
@@ -117,6 +121,7 @@ impl Pair {
             urgent_out: None,
             urgent_in: None,
             gate: None,
+            paced_turn: 0,
             record,
             peer,
             active_at,
@@ -164,12 +169,12 @@ impl Pair {
         }
     }
 
-    /// Moves what can be moved: a burst at most from the guest, `inward` bytes at most to it.
+    /// Moves what can be moved: `outward` bytes at most from the guest, `inward` bytes at most to it.
     pub(super) fn work(
         &mut self,
         now: Instant,
         stack: &mut Stack,
-        inward: usize,
+        (outward, inward): (usize, usize),
         counters: &mut Counters,
     ) -> Step {
         if self.flags.contains(Flags::GUEST_OVER) {
@@ -186,7 +191,7 @@ impl Pair {
             return Step::ResetHost(self.guest_end(Some(error)));
         }
         let before = self.record.bytes();
-        let out = self.pump_out(now, stack, counters);
+        let out = self.pump_out(now, stack, outward, counters);
         let out = out.or_else(|broken| self.note_broken(broken));
         let pumped = out.and_then(|()| {
             let done = self.pump_in(now, stack, inward, counters);
@@ -212,9 +217,13 @@ impl Pair {
 
     /// Whether a pump stopped only because it had moved as much as it may.
     fn has_more(&self) -> bool {
+        self.has_more_out() || self.has_more_in()
+    }
+
+    /// The same for the pump of the far side's data.
+    pub(super) fn has_more_in(&self) -> bool {
         let inward = Flags::HOST_IN | Flags::GUEST_OUT;
-        self.has_more_out()
-            || (self.flags.contains(inward) && !self.flags.contains(Flags::IN_ENDED))
+        self.flags.contains(inward) && !self.flags.contains(Flags::IN_ENDED)
     }
 
     /// The same for the pump of the guest's data.
@@ -222,6 +231,17 @@ impl Pair {
         self.flags.contains(Flags::GUEST_IN | Flags::HOST_OUT)
             && !self.flags.contains(Flags::OUT_ENDED)
             && !self.awaits_answer()
+    }
+
+    /// The time when the rate of the pair's rule has room again for what there is to move; `None`: there is room.
+    pub(super) fn paced_until(&self, now: Instant, rates: &Rates) -> Option<Instant> {
+        let [out, inward] = rates.room(now, &self.record.ask)?;
+        let ways = [(self.has_more_out(), out), (self.has_more_in(), inward)];
+        let wanted = || ways.iter().filter(|(has_more, _)| *has_more).map(|(_, room)| *room);
+        match wanted().any(|room| room.is_ok()) {
+            true => None,
+            false => wanted().filter_map(Result::err).min(),
+        }
     }
 
     /// The step that the gate asks for, while bytes of the guest can still go out.

@@ -20,23 +20,24 @@ use rustix::net::{RecvFlags as KernelRecv, SendFlags as KernelSend};
 
 use super::pair::{Broken, Flags, Pair};
 use crate::counters::Counters;
-use crate::limits::{HELD_READ, RELAY_BURST};
+use crate::limits::HELD_READ;
 use crate::shown::Next;
 use crate::sys::{self, Moved};
 
 impl Pair {
-    /// Moves up to [`RELAY_BURST`] bytes from the guest to the kernel's socket.
+    /// Moves up to `burst` bytes from the guest to the kernel's socket.
     pub(super) fn pump_out(
         &mut self,
         now: Instant,
         stack: &mut Stack,
+        burst: usize,
         counters: &mut Counters,
     ) -> Result<(), Broken> {
         let mut moved = 0;
-        while moved < RELAY_BURST {
-            let Some(most) = self.pass_gate(now, stack, &mut moved)? else { break };
+        while moved < burst {
+            let Some(most) = self.pass_gate(now, stack, burst, &mut moved)? else { break };
             // The gate has moved bytes, too.
-            if moved >= RELAY_BURST || !self.can_pump_out() {
+            if moved >= burst || !self.can_pump_out() {
                 break;
             }
             if self.urgent_out.is_some() {
@@ -53,7 +54,7 @@ impl Pair {
                 let done = written.insert(sys::write_parts(fd, parts));
                 done.as_ref().map_or(0, |written| written.bytes)
             };
-            let lend = Lend { max: most.min(RELAY_BURST - moved), give };
+            let lend = Lend { max: most.min(burst - moved), give };
             let mut tcp = stack.tcp(self.tcp)?;
             let taken = tcp.recv(now, lend, flags);
             counters.writes += u64::from(written.is_some());
@@ -115,9 +116,10 @@ impl Pair {
         &mut self,
         now: Instant,
         stack: &mut Stack,
+        burst: usize,
         moved: &mut usize,
     ) -> Result<Option<usize>, Broken> {
-        while *moved < RELAY_BURST && !self.flags.contains(Flags::OUT_ENDED) {
+        while *moved < burst && !self.flags.contains(Flags::OUT_ENDED) {
             let Some(gate) = &mut self.gate else { return Ok(Some(usize::MAX)) };
             match gate.next() {
                 Next::Open => self.gate = None,

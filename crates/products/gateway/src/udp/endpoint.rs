@@ -81,8 +81,7 @@ impl Peer {
         let shown = match gate.put(datagram) {
             Pass::Send(datagram) => return Ok(vec![datagram]),
             Pass::Hold => return Ok(Vec::new()),
-            Pass::Judge(shown) if context.permits_shown(now, &self.record.ask, &shown) => {
-                self.record.shown = Some(shown);
+            Pass::Judge(shown) if context.judge_shown(now, &mut self.record, &shown) => {
                 return Ok(gate.permit());
             }
             Pass::Judge(shown) => {
@@ -94,6 +93,11 @@ impl Peer {
         let is_permitted = gate.is_permitted();
         context.note_mismatch(now, &self.record, &shown);
         if is_permitted { Ok(Vec::new()) } else { Err(()) }
+    }
+
+    /// The number of the permission whose rate the flow has.
+    pub(super) fn rate(&self) -> Option<usize> {
+        self.record.ask.rate
     }
 
     /// Whether datagrams to the peer must show a name.
@@ -273,6 +277,11 @@ impl Endpoint {
         let port = if peer.at == from { alias.port() } else { from.port() };
         self.received_at = Some(now);
         Some(SocketAddr::new(alias.ip(), port))
+    }
+
+    /// The number of the permission whose rate the flow with this address has.
+    pub(super) fn rate_of(&self, at: SocketAddr) -> Option<usize> {
+        self.peers.iter().rfind(|peer| peer.at == at)?.record.ask.rate
     }
 
     pub(super) fn alias(&self, at: SocketAddr) -> Option<SocketAddr> {

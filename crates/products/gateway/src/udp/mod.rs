@@ -27,7 +27,7 @@ use crate::limits::{
     UDP_LONGEST, UDP_PEERS_IN_ALL, UDP_RETRY, UDP_SEGMENTS, UDP_SWEEP,
 };
 use crate::rate::Rate;
-use crate::request::{FlowState, How, Protocol};
+use crate::request::{Direction, FlowState, How, Protocol};
 use crate::splice::Diverter;
 use crate::sys::datagrams::{self, Sending};
 use endpoint::{Counts, Endpoint};
@@ -176,6 +176,13 @@ impl Udp {
         let Some(endpoint) = self.endpoints.get_mut(at as usize) else { return };
         let Some(peer) = endpoint.peer(message.to) else { return };
         let to = peer.at;
+        if let Some(rate) = peer.rate() {
+            let bytes = message.payload.iter().map(Frag::len).sum();
+            if !context.rates.admit(now, Some(rate), Direction::Out, bytes) {
+                context.counters.datagrams_over_rate += 1;
+                return;
+            }
+        }
         let hop_limit = Some(message.hop_limit - 1);
         if peer.has_gate() {
             let how = Sending { to, segment: None, hop_limit };
@@ -468,6 +475,7 @@ fn receive_one(
 ) -> ReceiveStep {
     let Ok(mut udp) = stack.udp(socket) else { return ReceiveStep::Dry };
     let (mut got, mut is_known, mut is_diverted) = (None, false, false);
+    let mut is_over_rate = false;
     let mut copied = CopyLedger::new();
     let filled = udp.fill(now, UDP_LONGEST, |spare| {
         let fd = endpoint.socket.as_fd();
@@ -490,6 +498,11 @@ fn receive_one(
             // Clients beyond the rate of new ones are filtered as strangers are.
             add_client(now, endpoint, received.from, admit()?, context);
         }
+        let rate = endpoint.rate_of(received.from);
+        if !context.rates.admit(now, rate, Direction::In, received.len) {
+            is_over_rate = true;
+            return None;
+        }
         let source = endpoint.source_of(now, received.from, received.len)?;
         is_known = true;
         let segment = Some(received.segment.unwrap_or(0));
@@ -508,6 +521,10 @@ fn receive_one(
             io::ErrorKind::Interrupted => ReceiveStep::More,
             _ => ReceiveStep::Failed,
         },
+        (Some(Ok(_)), _) if is_over_rate => {
+            counters.datagrams_over_rate += 1;
+            ReceiveStep::More
+        }
         (Some(Ok(_)), _) if !is_known => {
             counters.datagrams_filtered += 1;
             ReceiveStep::More

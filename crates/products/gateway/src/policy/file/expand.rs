@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::tables::{At, Table, Text, unknown};
 use super::{Found, Place, RulesEntry, Source};
 use crate::limits::RULES;
-use crate::policy::rules::{Rule, WrittenRule};
+use crate::policy::rules::{Rule, RuleError, WrittenRule};
 use crate::request::Verdict;
 
 /// A rule whose place is not known as line and column yet.
@@ -105,6 +105,10 @@ fn combine(
     let twice = |what: &str| format!("'{text}' has {what} of its own, and so has the table");
     let wrong = match table.direction {
         _ if written.has_ports && !table.ports.is_empty() => Some(twice("ports")),
+        _ if rule.rate.is_some() && table.rate.is_some() => Some(twice("a rate")),
+        _ if rule.rate.is_some() && table.answer.is_some() => {
+            Some(RuleError::Speed(text.to_owned()).to_string())
+        }
         _ if rule.protocol.is_some() && !table.protocols.is_empty() => Some(twice("a protocol")),
         Some(direction) if written.has_direction && direction != rule.direction => {
             Some(twice("a direction"))
@@ -128,7 +132,7 @@ fn combine(
             found.note(at, format_args!("there are more than {RULES} rules from here on"));
             return false;
         }
-        let rule = Rule { ports, protocol, ..rule.clone() };
+        let rule = Rule { ports, protocol, rate: table.rate.or(rule.rate), ..rule.clone() };
         if let Err(error) = rule.check(text) {
             found.note(at, error);
             return true;

@@ -365,6 +365,24 @@ fn set<T>(words: &[(&'static str, T)]) -> BTreeSet<&'static str> {
 }
 
 #[test]
+fn a_rate_is_for_what_guests_reach() {
+    let rules = parse("[[allow]]\nto = ['a.org', 'b.org']\nrate = '10mbit'\nports = 443\n");
+    assert_eq!(rules.len(), 2);
+    assert!(rules[1].contains("b.org:443@10mbit"), "{rules:?}");
+    for (text, why) in [
+        ("[[deny]]\nto = 'a.org'\nrate = '10mbit'", "rules:3:1: 'rate' is for [[allow]]"),
+        ("[[deny]]\nto = 'a.org@10mbit'", "is no speed"),
+        ("[[allow]]\nto = 'a.org@1mbit'\nrate = '10mbit'", "has a rate of its own"),
+        ("[[allow]]\nto = '10.0.0.1'\nrate = '10mbit'\ndirection = 'in'", "is no speed"),
+        ("[[allow]]\nto = '10.0.0.1'\nrate = 10", "'rate' has text"),
+        ("[[allow]]\nto = '10.0.0.1'\nrate = 'quick'", "rules:3:8: 'quick' is no speed"),
+    ] {
+        let all = mistakes(text);
+        assert!(all.len() == 1 && all[0].contains(why), "{text}: {all:?}");
+    }
+}
+
+#[test]
 fn the_schema_has_the_keys_and_words_of_the_parser() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/rules.schema.json");
     let schema: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
@@ -385,6 +403,7 @@ fn the_schema_has_the_keys_and_words_of_the_parser() {
                 "ports" => "80",
                 "protocol" => "'tcp'",
                 "direction" => "'out'",
+                "rate" => "'10mbit'",
                 "answer" => "'drop'",
                 _ => "'10.0.0.1'",
             };

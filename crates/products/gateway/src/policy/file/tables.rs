@@ -7,13 +7,13 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::Found;
-use crate::policy::rules::Ports;
+use crate::policy::rules::{Ports, Speed};
 use crate::request::{Direction, Protocol, Verdict};
 
 /// The keys of a file.
 pub(super) const FILE: [&str; 4] = ["include", "groups", "allow", "deny"];
 /// The keys of a permission.
-pub(super) const ALLOW: [&str; 5] = ["to", "ports", "protocol", "direction", "comment"];
+pub(super) const ALLOW: [&str; 6] = ["to", "ports", "protocol", "direction", "comment", "rate"];
 /// The keys of a denial.
 pub(super) const DENY: [&str; 6] = ["to", "ports", "protocol", "direction", "comment", "answer"];
 
@@ -59,6 +59,8 @@ pub(super) struct Table {
     pub(super) protocols: Vec<Protocol>,
     /// `None`: that of the texts.
     pub(super) direction: Option<Direction>,
+    /// `None`: that of the texts.
+    pub(super) rate: Option<Speed>,
     pub(super) comment: Option<Arc<str>>,
     /// A mistake in the table has been noted: what follows from it is no further mistake.
     pub(super) has_mistake: bool,
@@ -162,8 +164,9 @@ impl Reading<'_> {
         let before = self.found.0.len();
         let (to, comment, direction) = (Vec::new(), None, None);
         let (ports, protocols) = (Vec::new(), Vec::new());
+        let rate = None;
         let mut rule =
-            Table { answer, to, ports, protocols, direction, comment, has_mistake: false };
+            Table { answer, to, ports, protocols, direction, rate, comment, has_mistake: false };
         let mut has_to = false;
         for (key, value) in keys {
             match key.get_ref().as_ref() {
@@ -182,6 +185,14 @@ impl Reading<'_> {
                     rule.direction = text.and_then(|text| self.word(&text, &DIRECTIONS));
                 }
                 "comment" => rule.comment = self.text(value, "comment").map(|t| t.text.into()),
+                "rate" if answer.is_none() => {
+                    let text = self.text(value, "rate");
+                    rule.rate = text.and_then(|text| {
+                        let speed = text.text.parse::<Speed>();
+                        speed.map_err(|error| self.found.note(text.at, error)).ok()
+                    });
+                }
+                "rate" => self.note(key, "'rate' is for [[allow]]"),
                 "answer" if answer.is_some() => {
                     let text = self.text(value, "answer");
                     rule.answer = text.and_then(|text| self.word(&text, &ANSWERS)).or(answer);
