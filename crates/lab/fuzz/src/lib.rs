@@ -32,6 +32,7 @@ pub fn replay(target: &str, data: &[u8]) -> bool {
         "arp" => arp,
         "autoconf" => autoconf,
         "cidr" => cidr,
+        "control_lines" => control_lines,
         "dns_message" => dns_message,
         "ethernet" => ethernet,
         "fault_spec" => fault_spec,
@@ -101,6 +102,14 @@ pub fn via(data: &[u8]) {
 pub fn handshake(data: &[u8]) {
     let Some((&[piece, how], bytes)) = data.split_first_chunk() else { return };
     pagewire_gateway::fuzzing::handshake(bytes, piece.into(), how & 1 != 0, how & 2 != 0);
+}
+
+/// A client of a control socket: the size of its pieces, whether it may change the gateway, and its bytes.
+pub fn control_lines(data: &[u8]) {
+    let Some((&[piece, switches], bytes)) = data.split_first_chunk() else { return };
+    // From single bytes to a whole request.
+    let piece = 1 + usize::from(piece) * 16;
+    pagewire_control::fuzzing::control_lines(bytes, piece, switches & 1 != 0);
 }
 
 /// The text of a file with a gateway's rules.

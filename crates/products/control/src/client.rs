@@ -180,12 +180,13 @@ impl Client {
                 Answer::Flows(page) => page,
                 _ => return Err(another()),
             };
+            let is_empty = page.flows.is_empty();
             all.extend(page.flows);
             if page.next.is_none() || all.len() >= most {
                 return Ok(all);
             }
             // A faulty server must not keep this loop going for ever.
-            if page.next <= after {
+            if is_empty || page.next <= after {
                 return Err(AskError::Answer("its pages have no end".to_owned()));
             }
             if Instant::now() > until {

@@ -38,5 +38,8 @@ pub use client::{AskError, Client};
 pub use control::{Builder, Control};
 pub use events::{trace, trace_end};
 pub use firewall::Firewall;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use server::fuzzing;
 pub use snapshot::host_stats;
 pub use socket::{BindError, ControlSocket};

@@ -241,6 +241,10 @@ impl Client {
     }
 }
 
+#[cfg(feature = "testing")]
+#[path = "fuzzing.rs"]
+pub mod fuzzing;
+
 #[cfg(test)]
 #[path = "server_tests.rs"]
 mod tests;

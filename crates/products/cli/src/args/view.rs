@@ -59,7 +59,12 @@ pub(crate) struct SsOptions {
     #[arg(short, long)]
     pub(crate) all: bool,
 
-    /// JSON: a list of processes with their sockets
+    /// Flows of gateways' guests in the place of sockets: their names, bytes, ages; processes without a
+    /// gateway are left out
+    #[arg(short, long, conflicts_with_all = ["listening", "all"])]
+    pub(crate) guests: bool,
+
+    /// JSON: a list of processes with their sockets, or flows
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -142,6 +147,8 @@ Examples:
   pagewire ss -tl --control 4711
       where process 4711 listens
   pagewire ss -a --json | jq '.[].sockets[].tcp.rtt_us'
+  pagewire ss -g
+      what the guests of all gateways are connected to, with the names that they resolved and showed
 
 Under each connection: congestion control, timeout (rto, ms), round-trip time and its variation (rtt,
 ms), segment size, congestion window (cwnd, segments), bytes, segments, retransmissions, what waits,
@@ -154,4 +161,5 @@ Examples:
   pagewire top --control 4711
       of process 4711
 
-Keys: q quit, s next column to sort by, r reverse, / filter, p pause, arrows and pages scroll, ? help.";
+Keys: q quit, s next column to sort by, r reverse, / filter, f flows of a gateway's guests or connections, p pause,
+arrows and pages scroll, ? help.";

@@ -1,8 +1,9 @@
 //! `pagewire ctl`: the rules, flows and ports of a running gateway.
 
-use pagewire_control::protocol::{Answer, Ask, Change, Flow, Refusals, Rules};
+use pagewire_control::protocol::{Answer, Ask, Change, Refusals, Rules};
 
 use crate::args::view::{CtlOptions, CtlVerb};
+use crate::commands::flows;
 use crate::commands::processes::{self, Process};
 use crate::failure::{Failure, ascii, plain, say};
 
@@ -66,7 +67,7 @@ fn only_gateway(processes: Vec<Process>) -> Result<Process, Failure> {
 fn lines(answer: &Answer) -> Vec<String> {
     match answer {
         Answer::Rules(rules) => rule_lines(rules),
-        Answer::Flows(page) => flow_lines(&page.flows),
+        Answer::Flows(page) => flows::of_gateway(&page.flows),
         Answer::Refusals(refusals) => refusal_lines(refusals),
         Answer::Done { text } => vec![text.clone()],
         _ => Vec::new(),
@@ -82,36 +83,6 @@ fn rule_lines(Rules { rules, restricted }: &Rules) -> Vec<String> {
     let rest =
         if *restricted { "nothing else is permitted" } else { "everything else is permitted" };
     rules.iter().map(line).chain([rest.to_owned()]).collect()
-}
-
-/// The lines: a heading, then one for each flow.
-pub(crate) fn flow_lines(flows: &[Flow]) -> Vec<String> {
-    let cells = |flow: &Flow| {
-        let shown = flow.shown.clone().or_else(|| flow.names.first().cloned());
-        let by = flow.shown_by.clone().unwrap_or_else(|| "-".to_owned());
-        [
-            flow.flow.to_string(),
-            format!("{} {}", flow.direction, flow.protocol),
-            (if flow.open { "open" } else { "dials" }).to_owned(),
-            flow.from.to_string(),
-            flow.to.to_string(),
-            shown.unwrap_or_else(|| "-".to_owned()),
-            by,
-            flow.bytes_out.to_string(),
-            flow.bytes_in.to_string(),
-            format!("{:.1}", flow.age_ms as f64 / 1000.0),
-        ]
-    };
-    let heading = ["flow", "way", "state", "from", "to", "name", "shown by", "out", "in", "age s"];
-    let rows: Vec<[String; 10]> =
-        std::iter::once(heading.map(str::to_owned)).chain(flows.iter().map(cells)).collect();
-    let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(String::len).max();
-    let widths: Vec<usize> = (0..heading.len()).map(|at| width(at).unwrap_or(0)).collect();
-    let line = |row: &[String; 10]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect()
 }
 
 fn refusal_lines(refusals: &Refusals) -> Vec<String> {

@@ -1,5 +1,5 @@
-//! The commands, each in a module of its name. `run` and `gateway` share [`guest`], `ss` and `top` share
-//! [`processes`]; the measurements are a crate of their own. [`api`] serves requests for ports.
+//! The commands, each in a module of its name. `run` and `gateway` share [`guest`], `ss`, `top` and `ctl`
+//! [`processes`] and [`flows`]; the measurements are a crate of their own. [`api`] serves requests for ports.
 
 #[cfg(feature = "full")]
 pub(crate) mod api;
@@ -12,6 +12,8 @@ pub(crate) mod ctl;
 pub(crate) mod demo;
 #[cfg(feature = "full")]
 pub(crate) mod fetch;
+#[cfg(feature = "full")]
+mod flows;
 #[cfg(feature = "full")]
 pub(crate) mod gateway;
 #[cfg(feature = "full")]

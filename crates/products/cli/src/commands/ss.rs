@@ -1,19 +1,28 @@
-//! `pagewire ss`: the sockets of running processes, as `ss -ti` shows the kernel's.
+//! `pagewire ss`: the sockets of running processes, as `ss -ti` shows the kernel's, or the flows of gateways' guests.
 
 use std::fmt::Write;
 
-use pagewire_control::protocol::{Socket, Tcp};
-use serde_json::json;
+use pagewire_control::AskError;
+use pagewire_control::protocol::{Flow, Socket, Tcp};
+use serde_json::{Value, json};
 
 use crate::args::view::SsOptions;
+use crate::commands::flows;
 use crate::commands::processes::{self, Process};
 use crate::failure::{Failure, ascii, plain, say};
 
-/// Most sockets of one process that are shown: those of a large server.
+/// Most sockets, or flows, of one process that are shown: those of a large server.
 const MOST: usize = 1_000_000;
 
 pub(crate) fn run(options: &SsOptions) -> Result<(), Failure> {
-    let mut processes = processes::find(&options.target)?;
+    let processes = processes::find(&options.target)?;
+    match options.guests {
+        true => show_flows(options, processes),
+        false => show_sockets(options, processes),
+    }
+}
+
+fn show_sockets(options: &SsOptions, mut processes: Vec<Process>) -> Result<(), Failure> {
     let mut all = Vec::new();
     for process in &mut processes {
         let name = process.name();
@@ -23,9 +32,8 @@ pub(crate) fn run(options: &SsOptions) -> Result<(), Failure> {
         all.push(sockets);
     }
     if options.json {
-        let entry = |(process, sockets): (&Process, &Vec<Socket>)| json!({ "pid": process.info.pid, "command": process.info.command, "sockets": sockets });
-        let list: Vec<_> = processes.iter().zip(&all).map(entry).collect();
-        say(format_args!("{}", ascii(&format!("{:#}", serde_json::Value::from(list)))));
+        let of = |(process, sockets): (&Process, &Vec<Socket>)| json!({ "pid": process.info.pid, "command": process.info.command, "sockets": sockets });
+        say_json(processes.iter().zip(&all).map(of).collect());
         return Ok(());
     }
     if processes.is_empty() {
@@ -36,11 +44,53 @@ pub(crate) fn run(options: &SsOptions) -> Result<(), Failure> {
         let name = process.name();
         sockets.iter().map(move |socket| (name.clone(), socket))
     });
-    for line in table(&rows.collect::<Vec<_>>()) {
-        // Root reads what the processes of other users say.
-        say(format_args!("{}", plain(&line)));
-    }
+    say_lines(&table(&rows.collect::<Vec<_>>()));
     Ok(())
+}
+
+/// Shows the flows of the processes that have a gateway. Others refuse the request: those without one, and those of
+/// versions that know no flows.
+fn show_flows(options: &SsOptions, processes: Vec<Process>) -> Result<(), Failure> {
+    let is_named = options.target.control.is_some();
+    let mut all = Vec::new();
+    for mut process in processes {
+        match process.client.all_flows(MOST) {
+            Ok(mut flows) => {
+                flows.retain(|flow| is_wanted_flow(options, flow));
+                all.push((process, flows));
+            }
+            Err(AskError::Refused(_)) if !is_named => {}
+            Err(error) => {
+                return Err(Failure::because(process.name(), processes::why_not(&error)));
+            }
+        }
+    }
+    if options.json {
+        let of = |(process, flows): &(Process, Vec<Flow>)| json!({ "pid": process.info.pid, "command": process.info.command, "flows": flows });
+        say_json(all.iter().map(of).collect());
+        return Ok(());
+    }
+    if all.is_empty() {
+        crate::failure::complain!("pagewire: no gateway runs: {}", processes::none_found());
+        return Ok(());
+    }
+    let rows = all.iter().flat_map(|(process, flows)| {
+        let name = process.name();
+        flows.iter().map(move |flow| (name.clone(), flow))
+    });
+    say_lines(&flows::of_gateways(&rows.collect::<Vec<_>>()));
+    Ok(())
+}
+
+fn say_json(list: Vec<Value>) {
+    say(format_args!("{}", ascii(&format!("{:#}", Value::from(list)))));
+}
+
+fn say_lines(lines: &[String]) {
+    for line in lines {
+        // Root reads what the processes of other users say.
+        say(format_args!("{}", plain(line)));
+    }
 }
 
 fn is_wanted(options: &SsOptions, socket: &Socket) -> bool {
@@ -50,6 +100,14 @@ fn is_wanted(options: &SsOptions, socket: &Socket) -> bool {
     };
     let listens = matches!(socket.state.as_str(), "listen" | "unconnected");
     protocol && (options.all || listens == options.listening)
+}
+
+fn is_wanted_flow(options: &SsOptions, flow: &Flow) -> bool {
+    match flow.protocol.as_str() {
+        "tcp" => !options.udp,
+        "udp" => !options.tcp,
+        _ => !options.tcp && !options.udp,
+    }
 }
 
 /// A state as `ss` writes it.
@@ -243,8 +301,36 @@ mod tests {
             ((false, true, false, true), [false, false, true]),
         ] {
             let target = Target { control: None };
-            let options = SsOptions { target, tcp, udp: is_udp, listening, all, json: false };
+            let options =
+                SsOptions { target, tcp, udp: is_udp, listening, all, guests: false, json: false };
             let shown = [&listens, &talks, &udp].map(|socket| is_wanted(&options, socket));
+            assert_eq!(shown, expected, "{options:?}");
+        }
+    }
+
+    #[test]
+    fn flows_are_chosen_by_their_protocol() {
+        let of = |protocol: &str| Flow {
+            protocol: protocol.to_owned(),
+            ..flows::tests::flow(1, "203.0.113.1:443", (0, 0))
+        };
+        let all = ["tcp", "udp", "icmp"].map(of);
+        for ((tcp, udp), expected) in [
+            ((false, false), [true, true, true]),
+            ((true, false), [true, false, false]),
+            ((false, true), [false, true, false]),
+        ] {
+            let target = Target { control: None };
+            let options = SsOptions {
+                target,
+                tcp,
+                udp,
+                listening: false,
+                all: false,
+                guests: true,
+                json: false,
+            };
+            let shown = all.each_ref().map(|flow| is_wanted_flow(&options, flow));
             assert_eq!(shown, expected, "{options:?}");
         }
     }

@@ -234,4 +234,15 @@ fn pages_without_end_are_no_answer() {
         let error = client.all_sockets(1000).expect_err("it does not end").to_string();
         assert!(error.contains("no end"), "{error}");
     }
+    for page in [
+        r#"{"answer":"flows","flows":[],"next":18446744073709551615}"#,
+        r#"{"answer":"flows","flows":[{"flow":1,"guest":1,"protocol":"tcp","direction":"out","from":"10.0.0.1:1","to":"10.0.0.2:1","peer":"10.0.0.2:1","bytes_out":0,"bytes_in":0,"age_ms":0,"open":true}],"next":1}"#,
+    ] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("c.sock");
+        impostor(&path, |_| page.to_owned());
+        let mut client = Client::connect(&path).expect("it answers");
+        let error = client.all_flows(1000).expect_err("it does not end").to_string();
+        assert!(error.contains("no end"), "{error}");
+    }
 }

@@ -1,4 +1,5 @@
 //! The control socket and the metrics, with real clients.
 
 mod control;
+mod firewall;
 mod metrics;
