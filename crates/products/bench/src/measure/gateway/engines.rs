@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use clap::ValueEnum;
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::shows::{FAR_NAME, query};
 use super::world::{FAR, World, default_route, namespace, own_by_cubic};
 use crate::args::name;
 use crate::failure::{Because, Failure};
@@ -29,6 +30,8 @@ pub(super) enum GatewayEngine {
     Pagewire,
     /// The same with --splice, for clients of a published port
     Spliced,
+    /// The same where only a name permits what the guest reaches, with --names
+    Named,
     /// passt's form for namespaces
     Pasta,
     /// The one of rootless containers
@@ -49,7 +52,7 @@ impl GatewayEngine {
 
     /// Whether clients reach a port of its guests here.
     pub(super) const fn publishes(self) -> bool {
-        !matches!(self, Self::Gvproxy)
+        !matches!(self, Self::Gvproxy | Self::Named)
     }
 
     /// Whether its guest is measured by what it reaches, and not only by who reaches it.
@@ -63,7 +66,7 @@ impl GatewayEngine {
             Self::Pasta => &["pasta", "unshare"],
             Self::Slirp4netns => &["slirp4netns"],
             Self::Gvproxy => &["gvproxy", "gvforwarder"],
-            Self::Pagewire | Self::Spliced | Self::Veth | Self::Loopback => &[],
+            Self::Pagewire | Self::Spliced | Self::Named | Self::Veth | Self::Loopback => &[],
         }
     }
 
@@ -128,6 +131,15 @@ impl EngineGuest {
         match engine {
             GatewayEngine::Pagewire => guest.pagewire(world, &bytes, &[])?,
             GatewayEngine::Spliced => guest.pagewire(world, &bytes, &["--splice"])?,
+            GatewayEngine::Named => {
+                let own = format!("{FAR_NAME}={FAR}");
+                let udp = format!("udp:{FAR_NAME}");
+                guest.pagewire(
+                    world,
+                    &bytes,
+                    &["--name", &own, "--allow", FAR_NAME, "--allow", &udp],
+                )?;
+            }
             GatewayEngine::Pasta => guest.pasta(world, &bytes)?,
             GatewayEngine::Slirp4netns => guest.slirp4netns(world, &bytes)?,
             GatewayEngine::Gvproxy => guest.gvproxy(world, &bytes, number)?,
@@ -275,10 +287,32 @@ impl EngineGuest {
         let to = listener.local_addr().because("a listener")?;
         let what = format!("the guest of {}", name(self.engine));
         wait_until(&what, || {
+            self.ask_for_name()?;
             self.ns.inside(|| {
                 let tried = TcpStream::connect_timeout(&to, Duration::from_millis(300));
                 Ok(tried.is_ok())
             })
+        })
+    }
+
+    /// Has the guest of an engine with a rule by name ask for the address of the far side, which that permits for a
+    /// while.
+    pub(super) fn ask_for_name(&self) -> Result<(), Failure> {
+        if self.engine != GatewayEngine::Named {
+            return Ok(());
+        }
+        let asked = || {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+            socket.send_to(&query(), (GATEWAY, 53))?;
+            socket.recv(&mut [0; 512])
+        };
+        self.ns.inside(|| {
+            let mut last = asked();
+            for _ in 0..2 {
+                last = last.or_else(|_| asked());
+            }
+            last.map(drop).because("the gateway's resolver")
         })
     }
 

@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
 use super::engines::EngineGuest;
+use super::shows::Shows;
 use super::world::World;
 use crate::failure::{Because, Failure};
 use crate::kit::machine::joined;
@@ -64,21 +65,45 @@ pub(super) struct Ends<'a> {
     asked: &'a NetNs,
     /// The server's address for the client; `None`: the one that the server listens on.
     to: Option<SocketAddr>,
+    /// The first bytes of the client: they show a name, or are none.
+    head: Vec<u8>,
 }
 
 impl<'a> Ends<'a> {
-    pub(super) fn of(world: &'a World, guest: &'a EngineGuest, client: Client) -> Self {
+    /// `shows`: what connections of the guest begin with.
+    pub(super) fn of(
+        world: &'a World,
+        guest: &'a EngineGuest,
+        client: Client,
+        shows: Option<Shows>,
+    ) -> Self {
         match client {
             Client::Guest => {
                 let (far, ip) = guest.far(world);
-                Self { guest, served: (far, (ip, 0).into()), asked: &guest.ns, to: None }
+                let head = shows.map(Shows::head).unwrap_or_default();
+                Self { guest, served: (far, (ip, 0).into()), asked: &guest.ns, to: None, head }
             }
             Client::Machine => {
                 let (asked, to) = guest.published(world);
                 let on = (Ipv4Addr::UNSPECIFIED, guest.port).into();
-                Self { guest, served: (&guest.ns, on), asked, to: Some(to) }
+                let head = Vec::new();
+                Self { guest, served: (&guest.ns, on), asked, to: Some(to), head }
             }
         }
+    }
+
+    /// A connection of the client, which has shown its name.
+    fn dial(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        let mut stream = prompt(TcpStream::connect_timeout(&to, PATIENCE)?)?;
+        stream.write_all(&self.head)?;
+        Ok(stream)
+    }
+
+    /// The same with a server that sends back what comes.
+    fn dial_echo(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        let mut stream = self.dial(to)?;
+        stream.read_exact(&mut vec![0; self.head.len()])?;
+        Ok(stream)
     }
 
     /// A listener of the server, and its address for the client.
@@ -195,10 +220,6 @@ fn loaded<A: Send, W>(
     })
 }
 
-fn dial(to: SocketAddr) -> io::Result<TcpStream> {
-    prompt(TcpStream::connect_timeout(&to, PATIENCE)?)
-}
-
 /// A connection that delays no bytes, and on which no call waits for ever.
 fn prompt(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
@@ -229,12 +250,15 @@ fn wait_for(fd: &impl std::os::fd::AsFd, time: Duration) {
     let _ = poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&time));
 }
 
+fn check_time() -> Timespec {
+    Timespec { tv_sec: 0, tv_nsec: CHECK_TIME.subsec_nanos().into() }
+}
+
 /// Waits until one of the connections, or the listener, is readable; whether each is, the listener last.
 fn readable(listener: Option<&TcpListener>, all: &[TcpStream]) -> Vec<bool> {
-    let time = Timespec { tv_sec: 0, tv_nsec: CHECK_TIME.subsec_nanos().into() };
     let mut fds: Vec<_> = all.iter().map(|one| PollFd::new(one, PollFlags::IN)).collect();
     fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
-    let _ = poll(&mut fds, Some(&time));
+    let _ = poll(&mut fds, Some(&check_time()));
     fds.iter().map(|fd| !fd.revents().is_empty()).collect()
 }
 
@@ -253,7 +277,7 @@ pub(super) fn bulk(
         }
     };
     let ask = |to, shared: &LoadState| {
-        let stream = dial(to).because("a connection through the engine")?;
+        let stream = ends.dial(to).because("a connection through the engine")?;
         if client_pours {
             pour(stream, shared)
         } else {
@@ -285,18 +309,32 @@ fn drain(mut stream: TcpStream, shared: &LoadState) {
     }
 }
 
-/// Connections a second: 64 at a time, each accepted and closed by the server, then by the client.
+/// Connections a second: 64 at a time, each accepted and closed by the server, then by the client. Where clients
+/// begin with a name, the server waits for it.
 pub(super) fn connections(ends: &Ends<'_>, seconds: f64) -> Result<f64, Failure> {
     let serve = |listener: &TcpListener, shared: &LoadState| {
+        let mut all: Vec<TcpStream> = Vec::new();
         while shared.is_running() {
-            if listener.accept().is_err() {
-                wait_for(listener, CHECK_TIME);
+            if let Ok((stream, _)) = listener.accept() {
+                if !ends.head.is_empty() && stream.set_nonblocking(true).is_ok() {
+                    all.push(stream);
+                }
+                continue;
             }
+            let mut ready = readable(Some(listener), &all).into_iter();
+            all.retain_mut(|stream| ready.next() != Some(true) || !has_come(stream));
         }
     };
+    let ask = |to, shared: &LoadState| connect_and_close(to, &ends.head, shared);
     let wait = |shared: &LoadState| shared.measured(seconds, || ());
-    let (_, (count, time, ..)) = loaded(ends, 1, serve, connect_and_close, wait)?;
+    let (_, (count, time, ..)) = loaded(ends, 1, serve, ask, wait)?;
     Ok(count as f64 / time.as_secs_f64())
+}
+
+/// Takes what has come on a connection; whether it was anything, or its end.
+fn has_come(stream: &mut TcpStream) -> bool {
+    let read = stream.read(&mut [0; 4096]);
+    !matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
 }
 
 /// Begins a connection, which may end at once.
@@ -309,22 +347,58 @@ fn begin(to: SocketAddr) -> io::Result<TcpStream> {
     }
 }
 
-fn connect_and_close(to: SocketAddr, shared: &LoadState) -> Result<(), Failure> {
-    let begin = || begin(to).because("a connection through the engine");
-    let mut all = (0..PARALLEL).map(|_| begin()).collect::<Result<Vec<_>, _>>()?;
+/// A connection of a client that shows a name and waits for the server's close.
+struct Short {
+    stream: TcpStream,
+    /// The name was not sent yet.
+    is_mute: bool,
+}
+
+impl Short {
+    fn begin(to: SocketAddr, head: &[u8]) -> Result<Self, Failure> {
+        let stream = begin(to).because("a connection through the engine")?;
+        Ok(Self { stream, is_mute: !head.is_empty() })
+    }
+
+    /// Goes on where the socket is ready; whether the server has closed; an error: the connection has failed.
+    fn go_on(&mut self, head: &[u8]) -> io::Result<bool> {
+        let done = if self.is_mute {
+            self.stream.write_all(head).map(|()| self.is_mute = false).map(|()| false)
+        } else {
+            self.stream.read(&mut [0]).map(|_| true)
+        };
+        match done {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            done => done,
+        }
+    }
+}
+
+fn connect_and_close(to: SocketAddr, head: &[u8], shared: &LoadState) -> Result<(), Failure> {
+    let all = (0..PARALLEL).map(|_| Short::begin(to, head));
+    let mut all = all.collect::<Result<Vec<_>, _>>()?;
     while shared.is_running() {
-        let ready = readable(None, &all);
-        for (one, _) in all.iter_mut().zip(&ready).filter(|(_, ready)| **ready) {
-            match one.read(&mut [0]) {
-                Ok(_) => shared.add(1),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+        for at in ready(&all) {
+            let Some(one) = all.get_mut(at) else { continue };
+            match one.go_on(head) {
+                Ok(false) => continue,
+                Ok(true) => shared.add(1),
                 // Refused or reset: not counted, and tried again.
                 Err(_) => {}
             }
-            *one = begin()?;
+            *one = Short::begin(to, head)?;
         }
     }
     Ok(())
+}
+
+/// Waits until some go on; their indexes.
+fn ready(all: &[Short]) -> Vec<usize> {
+    let event = |one: &Short| if one.is_mute { PollFlags::OUT } else { PollFlags::IN };
+    let mut fds: Vec<_> = all.iter().map(|one| PollFd::new(&one.stream, event(one))).collect();
+    let _ = poll(&mut fds, Some(&check_time()));
+    let is_ready = |(at, fd): (usize, &PollFd<'_>)| (!fd.revents().is_empty()).then_some(at);
+    fds.iter().enumerate().filter_map(is_ready).collect()
 }
 
 /// Requests a second: 64 bytes there and back, on 64 connections.
@@ -335,7 +409,7 @@ pub(super) fn requests(ends: &Ends<'_>, seconds: f64) -> Result<f64, Failure> {
     let ask = |to, shared: &LoadState| {
         let (mut all, mut buffer) = (Vec::with_capacity(PARALLEL), [0x55; REQUEST]);
         for _ in 0..PARALLEL {
-            let mut stream = dial(to).because("a connection through the engine")?;
+            let mut stream = ends.dial_echo(to).because("a connection through the engine")?;
             // After an answer the engine has accepted. slirp4netns has a backlog of one, and the SYN of a client that
             // finds no room there is repeated after a second.
             let answered = stream.write_all(&buffer).and_then(|()| stream.read_exact(&mut buffer));
@@ -402,7 +476,7 @@ pub(super) fn round_trip(ends: &Ends<'_>, seconds: f64) -> Result<f64, Failure> 
         }
     };
     let ask = |to, _: &LoadState| {
-        let mut stream = dial(to).because("a connection through the engine")?;
+        let mut stream = ends.dial_echo(to).because("a connection through the engine")?;
         let mut buffer = [0x55; REQUEST];
         sampled(seconds, || {
             stream.write_all(&buffer)?;
@@ -484,7 +558,7 @@ pub(super) fn idle(ends: &Ends<'_>) -> Result<Option<u64>, Failure> {
     let ask = |to, _: &LoadState| {
         let mut held = Vec::with_capacity(IDLE);
         for _ in 0..IDLE {
-            held.push(dial(to).because("an idle connection through the engine")?);
+            held.push(ends.dial(to).because("an idle connection through the engine")?);
         }
         // Time for freed memory to be given back.
         std::thread::park_timeout(WARM_UP);

@@ -9,6 +9,7 @@
 mod engines;
 mod load;
 mod report;
+mod shows;
 mod world;
 
 use clap::{Args, ValueEnum};
@@ -19,6 +20,7 @@ use crate::progress::Progress;
 use crate::table::{Measured, Results, records};
 use engines::{EngineGuest, GatewayEngine};
 use load::{BulkDirection, Client, Ends, GatewaySample, SmallRates};
+use shows::Shows;
 use world::World;
 
 /// The service of `pagewire gateway` to a guest, beside other gateways; needs root
@@ -59,6 +61,11 @@ pub(crate) struct GatewayOptions {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LOAD")]
     load: Vec<LoadKind>,
 
+    /// Have connections of guests first show a name by this protocol, and measure `pagewire gateway` also where
+    /// only that name permits them: engine named
+    #[arg(long, value_enum, value_name = "PROTOCOL")]
+    names: Option<Shows>,
+
     /// Seconds that a round of each case lasts
     #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
     seconds: f64,
@@ -76,7 +83,9 @@ Examples:
   pagewire bench gateway --json
       every engine that is there, MTU 1500 and 65520, one and eight connections
   pagewire bench gateway --engine pagewire,pasta --mtu 1500 --flows 1 --check
-      ours beside pasta's, and whether the ratios are what they should be";
+      ours beside pasta's, and whether the ratios are what they should be
+  pagewire bench gateway --engine pagewire,named --names tls --load out,in,small
+      the cost of a look at the name that each connection shows";
 
 /// A load, and the guest that it is measured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +95,8 @@ struct GatewayCase {
     engine: GatewayEngine,
     mtu: u32,
     load: Load,
+    /// What connections of the guest begin with.
+    shows: Option<Shows>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,7 +190,7 @@ impl Options for GatewayOptions {
             for (case, outcomes) in &mut lines {
                 progress.round(round, rounds, &case.name());
                 let Some(guest) = guests.get(case.guest) else { continue };
-                match measure(&world, guest, case.load, self.seconds) {
+                match measure(&world, guest, case, self.seconds) {
                     Ok(_) if round == 0 => {}
                     Ok(outcome) => outcomes.push(outcome),
                     // The others go on: that an engine fails is a result, too.
@@ -197,6 +208,14 @@ impl Options for GatewayOptions {
             report::print_checks(&checks);
         }
         Ok(results)
+    }
+}
+
+impl GatewayOptions {
+    /// What connections of guests begin with: a ClientHello where only a name permits them.
+    fn shows(&self) -> Option<Shows> {
+        let named = self.engine.contains(&GatewayEngine::Named);
+        self.names.or_else(|| named.then_some(Shows::Tls))
     }
 }
 
@@ -225,8 +244,10 @@ fn start(
     world: &World,
     progress: &Progress,
 ) -> Result<(Vec<EngineGuest>, Vec<EngineMemory>), Failure> {
-    let chosen =
-        if options.engine.is_empty() { GatewayEngine::value_variants() } else { &options.engine };
+    let all = GatewayEngine::value_variants().iter();
+    let all = all.filter(|engine| options.names.is_some() || **engine != GatewayEngine::Named);
+    let all: Vec<GatewayEngine> = all.copied().collect();
+    let chosen = if options.engine.is_empty() { &all } else { &options.engine };
     let (mut guests, mut memory): (Vec<EngineGuest>, Vec<EngineMemory>) = (Vec::new(), Vec::new());
     for &engine in chosen {
         if let Some(program) = engine.lacks() {
@@ -251,7 +272,7 @@ fn start(
         }
         if let Some(first) = started.first() {
             let fresh = first.rss();
-            let ends = Ends::of(world, first, Client::Guest);
+            let ends = Ends::of(world, first, Client::Guest, options.shows());
             let idle = load::idle(&ends).unwrap_or_else(|error| {
                 progress.note(&format!("{}, idle connections: {error:?}", name(engine)));
                 None
@@ -288,7 +309,9 @@ fn lines(options: &GatewayOptions, guests: &[EngineGuest]) -> Vec<Measured<Gatew
             guest.mtu == mtu && measured
         };
         for (at, guest) in guests.iter().enumerate().filter(|(_, guest)| may(guest)) {
-            all.push((GatewayCase { guest: at, engine: guest.engine, mtu, load }, Vec::new()));
+            let shows = options.shows().filter(|_| load.client() == Client::Guest);
+            let case = GatewayCase { guest: at, engine: guest.engine, mtu, load, shows };
+            all.push((case, Vec::new()));
         }
     }
     all
@@ -297,11 +320,12 @@ fn lines(options: &GatewayOptions, guests: &[EngineGuest]) -> Vec<Measured<Gatew
 fn measure(
     world: &World,
     guest: &EngineGuest,
-    load: Load,
+    case: &GatewayCase,
     seconds: f64,
 ) -> Result<GatewaySample, Failure> {
-    let ends = Ends::of(world, guest, load.client());
-    match load {
+    guest.ask_for_name()?;
+    let ends = Ends::of(world, guest, case.load.client(), case.shows);
+    match case.load {
         Load::Bulk { client, direction, flows } => {
             load::bulk(&ends, client, direction, flows, seconds)
         }

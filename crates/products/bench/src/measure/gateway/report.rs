@@ -30,6 +30,8 @@ impl Measurement for GatewayBench {
     const HEAD: bool = false;
     const FIELDS: &'static [Field<Self>] = &[
         F::value("ports", |of| published(of).then(|| "published".into())).group("{} ports"),
+        F::value("names", |of| of.case.shows.map(|shows| name(shows).into()))
+            .group("names shown by {}"),
         F::value("mtu", |of| of.bulk().map(|_| of.case.mtu.into())).group("MTU {}"),
         F::value("direction", |of| of.bulk().map(|(direction, _)| name(direction).into()))
             .group("{} of the guest"),
@@ -112,11 +114,10 @@ pub(super) fn print(records: Vec<Record>, options: &GatewayOptions) -> Results {
     }
     let (bulk, small): (Vec<&Record>, Vec<&Record>) =
         records.iter().partition(|record| record.line.contains_key("direction"));
-    let columns =
-        "engine ports mtu direction flows gbit_per_s min_gbit_per_s max_gbit_per_s cpu_s_per_gib";
+    let columns = "engine ports names mtu direction flows gbit_per_s min_gbit_per_s max_gbit_per_s cpu_s_per_gib";
     print_table(bulk, &heading, columns);
     say("");
-    let columns = "engine ports connections_per_s requests_per_s rtt_us_p50 udp_rtt_us_p50 rss_bytes \
+    let columns = "engine ports names connections_per_s requests_per_s rtt_us_p50 udp_rtt_us_p50 rss_bytes \
         rss_bytes_1000_idle";
     print_table(small, "64 connections, 64 bytes each way", columns);
     Results { heading, records }
@@ -268,7 +269,7 @@ mod tests {
         let round = Round { bytes, time, receiver_cpu: Duration::ZERO };
         let bulk = GatewaySample { round, cpu: cpu_ms.map(Duration::from_millis), small: None };
         let load = Load::Bulk { client: Client::Guest, direction: BulkDirection::Out, flows: 1 };
-        (GatewayCase { guest: 0, engine, mtu, load }, vec![bulk; 3])
+        (GatewayCase { guest: 0, engine, mtu, load, shows: None }, vec![bulk; 3])
     }
 
     fn small(engine: GatewayEngine, factor: f64) -> Measured<GatewayBench> {
@@ -278,8 +279,13 @@ mod tests {
             rtt_us: 10.0 / factor,
             udp_rtt_us: Some(10.0),
         };
-        let case =
-            GatewayCase { guest: 0, engine, mtu: 1500, load: Load::SmallRates(Client::Guest) };
+        let case = GatewayCase {
+            guest: 0,
+            engine,
+            mtu: 1500,
+            load: Load::SmallRates(Client::Guest),
+            shows: None,
+        };
         (case, vec![GatewaySample { small: Some(small), ..GatewaySample::default() }; 3])
     }
 
