@@ -241,8 +241,8 @@ impl Client {
     }
 }
 
-#[cfg(feature = "testing")]
 #[path = "fuzzing.rs"]
+#[cfg(feature = "testing")]
 pub mod fuzzing;
 
 #[cfg(test)]

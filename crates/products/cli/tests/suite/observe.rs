@@ -53,6 +53,10 @@ fn ss_shows_where_a_server_listens_and_a_connection_with_its_path() {
     for part in ["ESTAB", "10.77.0.1:", "cubic", " rtt:", " cwnd:", " bytes_acked:", " copied:"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
+    let flows = Command::new(PAGEWIRE).args(["ss", "-g", "--control"]).arg(&socket).output();
+    let flows = flows.expect("it runs");
+    let why = String::from_utf8_lossy(&flows.stderr);
+    assert!(!flows.status.success() && why.contains("this process has no gateway"), "{why}");
     let json: Value = serde_json::from_str(&pagewire(&["ss", "-a", "--json"], &socket)).unwrap();
     let sockets = json[0]["sockets"].as_array().expect("a list");
     let talks = sockets.iter().find(|s| s["state"] == "established").expect("it is there");

@@ -6,8 +6,9 @@ use ratatui::style::{Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Clear, Paragraph, Row as TableRow, Sparkline, Table};
 
-use super::model::{Model, Row, scaled};
-use super::state::{Choices, Column};
+use super::model::{FlowRow, Gateway, Model, Row, scaled};
+use super::state::{Choices, Column, FlowColumn};
+use crate::commands::flows;
 use crate::commands::ss::state_name;
 
 /// Rows of the plots of throughput, each.
@@ -15,6 +16,9 @@ const PLOT: u16 = 3;
 
 /// Rows of the lists of drops and copies, at most, their borders included.
 const LISTS: u16 = 8;
+
+/// Refusals that are shown, at most.
+const REFUSALS: usize = 4;
 
 /// Columns of the numbers beside a plot.
 const BESIDE: u16 = 24;
@@ -27,16 +31,27 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, state: &mut Choices) {
         Constraint::Length(PLOT),
         Constraint::Length(PLOT),
         Constraint::Length((longest + 2).clamp(3, LISTS)),
+        Constraint::Length(refusals_height(model)),
         Constraint::Min(3),
         Constraint::Length(1),
     ]);
-    let [head, received, sent, lists, sockets, foot] = areas.areas(frame.area());
+    let [head, received, sent, lists, refusals, rows, foot] = areas.areas(frame.area());
     draw_head(frame, head, model);
     let now = model.rates.received_bits;
     draw_plot(frame, received, ("in", now), model.received.iter().copied());
     draw_plot(frame, sent, ("out", model.rates.sent_bits), model.sent.iter().copied());
     draw_lists(frame, lists, model);
-    draw_sockets(frame, sockets, model, state);
+    state.has_gateway = model.gateway.is_some();
+    match &model.gateway {
+        Some(gateway) => {
+            draw_refusals(frame, refusals, gateway);
+            match state.shows_flows() {
+                true => draw_flows(frame, rows, gateway, state),
+                false => draw_sockets(frame, rows, model, state),
+            }
+        }
+        None => draw_sockets(frame, rows, model, state),
+    }
     draw_foot(frame, foot, state);
     if state.help {
         draw_help(frame);
@@ -140,24 +155,113 @@ const COLUMNS: [(&str, Option<Column>, Constraint); 12] = [
 
 fn draw_sockets(frame: &mut Frame<'_>, area: Rect, model: &Model, state: &mut Choices) {
     let (rows, all) = state.choose(&model.rows);
+    let title = title((all, "connections"), state.column.name(), state);
+    let heading = heading(COLUMNS.map(|(name, column, _)| (name, column == Some(state.column))));
+    let visible = usize::from(area.height);
+    let widths = COLUMNS.map(|(_, _, width)| width);
+    let table = Table::new(rows.into_iter().take(visible).map(row), widths)
+        .header(heading)
+        .block(Block::new().borders(Borders::ALL).title(title));
+    frame.render_widget(table, area);
+}
+
+/// The title of a table: how many of what there are, in which order, and the filter.
+fn title((all, what): (usize, &str), column: &str, state: &Choices) -> String {
     let order = if state.reverse { "smallest first" } else { "largest first" };
-    let mut title = format!(" {all} connections by {} ({order}) ", state.column.name());
+    let mut title = format!(" {all} {what} by {column} ({order}) ");
     if !state.filter.is_empty() {
         title.push_str(&format!("that have \"{}\" ", state.filter));
     }
-    let heading = COLUMNS.map(|(name, column, _)| {
-        let style = match column == Some(state.column) {
+    title
+}
+
+/// The heading of a table: names of columns, and whether the order is by that column.
+fn heading<const N: usize>(columns: [(&'static str, bool); N]) -> TableRow<'static> {
+    let cell = |(name, is_order)| {
+        let style = match is_order {
             true => Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
             false => Style::new().add_modifier(Modifier::BOLD),
         };
         Cell::from(name).style(style)
-    });
+    };
+    TableRow::new(columns.map(cell))
+}
+
+/// Columns of the flows, by which some can be sorted.
+const FLOW_COLUMNS: [(&str, Option<FlowColumn>, Constraint); 11] = [
+    ("Guest", None, Constraint::Length(5)),
+    ("Flow", None, Constraint::Length(6)),
+    ("Way", None, Constraint::Length(8)),
+    ("State", None, Constraint::Length(5)),
+    ("From", None, Constraint::Min(15)),
+    ("To", None, Constraint::Min(17)),
+    ("Name", Some(FlowColumn::Name), Constraint::Fill(1)),
+    ("By", None, Constraint::Length(4)),
+    ("Out B/s", Some(FlowColumn::Out), Constraint::Length(8)),
+    ("In B/s", Some(FlowColumn::In), Constraint::Length(8)),
+    ("Age s", Some(FlowColumn::Age), Constraint::Length(6)),
+];
+
+fn draw_flows(frame: &mut Frame<'_>, area: Rect, gateway: &Gateway, state: &mut Choices) {
+    let (rows, all) = state.choose_flows(&gateway.rows);
+    let title = title((all, "flows"), state.flow_column.name(), state);
+    // The rate is the sum of two columns.
+    let is_order = |column: Option<FlowColumn>| match state.flow_column {
+        FlowColumn::Rate => matches!(column, Some(FlowColumn::Out | FlowColumn::In)),
+        other => column == Some(other),
+    };
+    let heading = heading(FLOW_COLUMNS.map(|(name, column, _)| (name, is_order(column))));
     let visible = usize::from(area.height);
-    let widths = COLUMNS.map(|(_, _, width)| width);
-    let table = Table::new(rows.into_iter().take(visible).map(row), widths)
-        .header(TableRow::new(heading))
+    let widths = FLOW_COLUMNS.map(|(_, _, width)| width);
+    let table = Table::new(rows.into_iter().take(visible).map(flow_row), widths)
+        .header(heading)
         .block(Block::new().borders(Borders::ALL).title(title));
     frame.render_widget(table, area);
+}
+
+fn flow_row(row: &FlowRow) -> TableRow<'static> {
+    let flow = &row.flow;
+    TableRow::new([
+        flow.guest.to_string(),
+        flow.flow.to_string(),
+        format!("{} {}", flow.direction, flow.protocol),
+        flows::state(flow).to_owned(),
+        flow.from.to_string(),
+        flow.to.to_string(),
+        flows::name(flow).to_owned(),
+        flows::shown_by(flow).to_owned(),
+        scaled(row.bytes_out),
+        scaled(row.bytes_in),
+        (flow.age_ms / 1000).to_string(),
+    ])
+}
+
+/// Rows for the refusals: none without a gateway.
+fn refusals_height(model: &Model) -> u16 {
+    let shown = |gateway: &Gateway| gateway.refusals.most.len().clamp(1, REFUSALS) as u16 + 2;
+    model.gateway.as_ref().map_or(0, shown)
+}
+
+/// The most frequent refusals, and the permission that would let each pass.
+fn draw_refusals(frame: &mut Frame<'_>, area: Rect, gateway: &Gateway) {
+    let refusals = &gateway.refusals;
+    let rows = refusals.most.iter().take(REFUSALS).map(|refusal| {
+        let permit = refusal.permission.as_ref().map(|rule| format!("pagewire ctl allow {rule}"));
+        let times = Line::from(format!("{} times", refusal.times)).right_aligned();
+        TableRow::new([
+            Cell::from(times),
+            Cell::from(refusal.what.clone()),
+            Cell::from(permit.unwrap_or_default()),
+        ])
+    });
+    let rows: Vec<_> = match refusals.most.is_empty() {
+        true => vec![TableRow::new(["", "none"])],
+        false => rows.collect(),
+    };
+    let widths = [Constraint::Length(13), Constraint::Fill(1), Constraint::Fill(1)];
+    let title = format!(" refused: {} names, {} addresses ", refusals.names, refusals.addresses);
+    let block = Block::new().borders(Borders::ALL).title(title);
+    frame.render_widget(Table::new(rows, widths).block(block), area);
 }
 
 fn row(row: &Row) -> TableRow<'static> {
@@ -184,7 +288,14 @@ fn draw_foot(frame: &mut Frame<'_>, area: Rect, state: &Choices) {
         format!("filter: {}_   (Enter keeps it, Esc clears it)", state.filter)
     } else {
         let paused = if state.paused { "  PAUSED" } else { "" };
-        format!("q quit  s sort  r reverse  / filter  p pause  arrows scroll  ? help{paused}")
+        let flows = match (state.has_gateway, state.connections) {
+            (false, _) => "",
+            (true, false) => "f connections  ",
+            (true, true) => "f flows  ",
+        };
+        format!(
+            "q quit  s sort  r reverse  / filter  {flows}p pause  arrows scroll  ? help{paused}"
+        )
     };
     frame.render_widget(Paragraph::new(text).reversed(), area);
 }
@@ -192,10 +303,12 @@ fn draw_foot(frame: &mut Frame<'_>, area: Rect, state: &Choices) {
 const HELP: &str = "\
 q, Esc     quit
 s          sort by the next column: sent, received, queues,
-           RTT, retransmissions, age, peer
+           RTT, retransmissions, age, peer; flows by rate,
+           out, in, age, name
 r          reverse the order
 /          filter: words that must all be in the addresses,
-           the state, the link or the host
+           the names, the state, the link or the host
+f          flows of a gateway's guests, or connections
 p          pause
 arrows, j, k, Page Up, Page Down, Home   scroll
 
@@ -206,7 +319,7 @@ for a connection, where that is counted.
 device_ and socket_ copies are made by the kernel.";
 
 fn draw_help(frame: &mut Frame<'_>) {
-    let (width, height) = (62, 16);
+    let (width, height) = (62, 18);
     let area = frame.area();
     let place = Rect {
         x: area.x + area.width.saturating_sub(width) / 2,
@@ -221,13 +334,14 @@ fn draw_help(frame: &mut Frame<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use pagewire_control::protocol::{Info, SocketCounts};
+    use pagewire_control::protocol::{Info, Refusal, Refusals, SocketCounts};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
     use super::super::model::Snapshot;
-    use super::super::model::tests::{connection, snapshot};
+    use super::super::model::tests::{connection, gateway, snapshot};
     use super::*;
+    use crate::commands::flows::tests::flow;
 
     fn model() -> Model {
         let command = ["pagewire", "serve", "--tap", "pw0"].map(str::to_owned).to_vec();
@@ -246,10 +360,36 @@ mod tests {
         model
     }
 
-    fn screen((width, height): (u16, u16), state: &mut Choices) -> String {
+    /// A gateway with a fast flow, a slow one, and many refusals.
+    fn gateway_model() -> Model {
+        let mut model = Model::new(Info::default());
+        for second in [1, 2] {
+            let flows = vec![
+                flow(7, "203.0.113.7:443", (second * 100, 0)),
+                flow(8, "203.0.113.8:443", (second * 2000, second * 3_000_000)),
+            ];
+            let mut snapshot = gateway(second as f64, flows);
+            let refusal = |n: u64| Refusal {
+                what: format!("bad{n}.example"),
+                times: 40 - n,
+                permission: (n == 0).then(|| "bad0.example:443".to_owned()),
+            };
+            let refusals = snapshot.gateway.as_mut().expect("it has one");
+            refusals.refusals =
+                Refusals { names: 9, addresses: 3, most: (0..9).map(refusal).collect() };
+            snapshot.sockets = vec![connection(40_000, 0, 0)];
+            model.update(snapshot);
+        }
+        model
+    }
+
+    fn screen(size: (u16, u16), state: &mut Choices) -> String {
+        screen_of(&model(), size, state)
+    }
+
+    fn screen_of(model: &Model, (width, height): (u16, u16), state: &mut Choices) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
-        let model = model();
-        terminal.draw(|frame| draw(frame, &model, state)).expect("it is drawn");
+        terminal.draw(|frame| draw(frame, model, state)).expect("it is drawn");
         terminal.backend().to_string()
     }
 
@@ -290,10 +430,45 @@ mod tests {
     }
 
     #[test]
+    fn a_gateway_has_its_flows_by_rate_and_its_refusals_and_a_key_for_its_connections() {
+        let (model, mut state) = (gateway_model(), Choices::default());
+        let text = screen_of(&model, (140, 40), &mut state);
+        for part in [
+            "refused: 9 names, 3 addresses",
+            "40 times bad0.example",
+            "pagewire ctl allow bad0.example:443",
+            "37 times bad3.example",
+            "2 flows by rate (largest first)",
+            "out tcp",
+            "alias.example",
+            "2.00 k",
+            "3.00 M",
+            "f connections",
+        ] {
+            assert!(text.contains(part), "{part} is missing:\n{text}");
+        }
+        assert!(!text.contains("bad4.example"), "the table keeps its room:\n{text}");
+        let first = text.find("203.0.113.8:443").expect("it is there");
+        assert!(first < text.find("203.0.113.7:443").expect("it is there"), "{text}");
+        state.connections = true;
+        let text = screen_of(&model, (140, 40), &mut state);
+        assert!(text.contains("1 connections by sent") && text.contains("f flows"), "{text}");
+    }
+
+    #[test]
+    fn a_process_without_a_gateway_has_neither_flows_nor_refusals() {
+        let text = screen((120, 40), &mut Choices::default());
+        for part in ["flows", "refused", "f connections"] {
+            assert!(!text.contains(part), "{part}:\n{text}");
+        }
+    }
+
+    #[test]
     fn no_terminal_is_too_small() {
         for size in [(1, 1), (10, 3), (40, 12), (300, 5)] {
             let mut state = Choices { help: true, ..Choices::default() };
             screen(size, &mut state);
+            screen_of(&gateway_model(), size, &mut state);
         }
     }
 }

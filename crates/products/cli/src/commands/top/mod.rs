@@ -1,4 +1,5 @@
-//! `pagewire top`: the throughput, drops, copies and connections of a process, updated each second.
+//! `pagewire top`: the throughput, drops, copies and connections of a process, or the flows and refusals of its
+//! gateway, updated each second.
 //!
 //! This file owns the loop over a process and a terminal. [`model`] computes numbers from two snapshots of
 //! the process, [`state`] holds the choices made by keys, [`draw`] draws both.
@@ -10,6 +11,7 @@ mod state;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
+use pagewire_control::AskError;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 
@@ -17,7 +19,7 @@ use crate::args::view::TopOptions;
 use crate::commands::processes::{self, Process};
 use crate::failure::{Failure, plain, reason};
 use crate::signals::{self, Stop};
-use model::{Model, Snapshot};
+use model::{GatewaySnapshot, Model, Snapshot};
 use state::Choices;
 
 /// Time between two snapshots.
@@ -26,7 +28,7 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// Time between two checks for signals.
 const SIGNALS: Duration = Duration::from_millis(200);
 
-/// Most connections that are shown, so that a snapshot of a large server stays short. All are counted.
+/// Most connections, and most flows, that are shown, so that a snapshot of a large server stays short. All are counted.
 const MOST: usize = 10_000;
 
 pub(crate) fn run(options: &TopOptions) -> Result<(), Failure> {
@@ -92,8 +94,16 @@ fn show(
     Ok(None)
 }
 
-fn snapshot(process: &mut Process) -> Result<Snapshot, pagewire_control::AskError> {
-    let mut sockets = process.client.all_sockets(MOST)?;
+fn snapshot(process: &mut Process) -> Result<Snapshot, AskError> {
+    let client = &mut process.client;
+    let mut sockets = client.all_sockets(MOST)?;
     sockets.retain(|socket| socket.remote.is_some());
-    Ok(Snapshot { stats: process.client.stats()?, sockets })
+    let gateway = match client.all_flows(MOST) {
+        Ok(flows) => Some(GatewaySnapshot { flows, refusals: client.refusals()? }),
+        // The process has no gateway, or its version knows no flows.
+        Err(AskError::Refused(_)) => None,
+        Err(error) => return Err(error),
+    };
+    // Last: the flows' rates are by the clock of these counters.
+    Ok(Snapshot { stats: client.stats()?, sockets, gateway })
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use pagewire_control::protocol::{Info, Socket, Stats};
+use pagewire_control::protocol::{Flow, Info, Refusals, Socket, Stats};
 
 /// Snapshots that the plots reach back: two minutes.
 const HISTORY: usize = 120;
@@ -14,6 +14,15 @@ const HISTORY: usize = 120;
 pub(super) struct Snapshot {
     pub(super) stats: Stats,
     pub(super) sockets: Vec<Socket>,
+    /// Of the process's gateway, if there is one.
+    pub(super) gateway: Option<GatewaySnapshot>,
+}
+
+/// The flows and refusals of a gateway at one time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GatewaySnapshot {
+    pub(super) flows: Vec<Flow>,
+    pub(super) refusals: Refusals,
 }
 
 /// A process, with its rates between the last two snapshots.
@@ -26,6 +35,10 @@ pub(super) struct Model {
     pub(super) sent: VecDeque<u64>,
     pub(super) rows: Vec<Row>,
     pub(super) stats: Stats,
+    /// The process's gateway, if there is one.
+    pub(super) gateway: Option<Gateway>,
+    /// Bytes of each flow at the last snapshot, by its number: out, in.
+    flows_before: HashMap<u64, (u64, u64)>,
     /// Bytes of each connection at the last snapshot: sent and acknowledged, received.
     before: HashMap<Ends, (u64, u64)>,
     has_snapshot: bool,
@@ -57,6 +70,22 @@ pub(super) struct Row {
     /// Bytes a second.
     pub(super) sent: f64,
     pub(super) received: f64,
+}
+
+/// A gateway, with the rates of its flows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Gateway {
+    pub(super) rows: Vec<FlowRow>,
+    pub(super) refusals: Refusals,
+}
+
+/// A flow, with its rates since the snapshot before.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct FlowRow {
+    pub(super) flow: Flow,
+    /// Bytes a second from the guest and to it.
+    pub(super) bytes_out: f64,
+    pub(super) bytes_in: f64,
 }
 
 impl Row {
@@ -120,6 +149,19 @@ impl Model {
             self.rows.push(Row { socket, sent, received });
             carried.insert(ends, now);
         }
+        let mut flows_carried = HashMap::new();
+        self.gateway = snapshot.gateway.map(|GatewaySnapshot { flows, refusals }| {
+            let row = |flow: Flow| {
+                let now = (flow.bytes_out, flow.bytes_in);
+                let before = self.flows_before.get(&flow.flow).copied().unwrap_or((0, 0));
+                let (bytes_out, bytes_in) =
+                    (per_second(now.0, before.0), per_second(now.1, before.1));
+                flows_carried.insert(flow.flow, now);
+                FlowRow { flow, bytes_out, bytes_in }
+            };
+            Gateway { rows: flows.into_iter().map(row).collect(), refusals }
+        });
+        self.flows_before = flows_carried;
         (self.before, self.stats, self.has_snapshot) = (carried, snapshot.stats, true);
     }
 }
@@ -212,6 +254,7 @@ pub(super) mod tests {
     use pagewire_control::protocol::{HostStats, LinkStats, Tcp};
 
     use super::*;
+    use crate::commands::flows::tests::flow;
 
     pub(in crate::commands::top) fn connection(port: u16, sent: u64, received: u64) -> Socket {
         let tcp = Tcp {
@@ -249,7 +292,13 @@ pub(super) mod tests {
             ..HostStats::default()
         };
         let stats = Stats { uptime_seconds: at, hosts: vec![host], ..Stats::default() };
-        Snapshot { stats, sockets: Vec::new() }
+        Snapshot { stats, ..Snapshot::default() }
+    }
+
+    /// A snapshot of a process with a gateway.
+    pub(in crate::commands::top) fn gateway(at: f64, flows: Vec<Flow>) -> Snapshot {
+        let gateway = GatewaySnapshot { flows, refusals: Refusals::default() };
+        Snapshot { gateway: Some(gateway), ..snapshot(at, 0, &[]) }
     }
 
     #[test]
@@ -277,6 +326,31 @@ pub(super) mod tests {
         // The same ends, but another connection.
         model.update(with(3.0, vec![connection(1, 10, 0)]));
         assert_eq!(model.rows[0].sent, 0.0);
+    }
+
+    #[test]
+    fn a_flow_has_its_own_rates_and_a_new_one_starts_from_nothing() {
+        let flow = |number, bytes| flow(number, "203.0.113.1:443", bytes);
+        let mut model = Model::default();
+        model.update(gateway(1.0, vec![flow(1, (1000, 5000))]));
+        let rates = |model: &Model| -> Vec<_> {
+            let rows = &model.gateway.as_ref().expect("a gateway").rows;
+            rows.iter().map(|row| (row.flow.flow, row.bytes_out, row.bytes_in)).collect()
+        };
+        assert_eq!(rates(&model), [(1, 0.0, 0.0)], "one snapshot gives no rate");
+        model.update(gateway(3.0, vec![flow(1, (1200, 9000)), flow(2, (60, 80))]));
+        assert_eq!(rates(&model), [(1, 100.0, 2000.0), (2, 30.0, 40.0)]);
+        model.update(gateway(4.0, vec![flow(2, (60, 81))]));
+        assert_eq!(rates(&model), [(2, 0.0, 1.0)]);
+    }
+
+    #[test]
+    fn a_process_without_a_gateway_has_no_flows() {
+        let mut model = Model::default();
+        model.update(gateway(1.0, Vec::new()));
+        assert_eq!(model.gateway, Some(Gateway::default()));
+        model.update(snapshot(2.0, 0, &[]));
+        assert_eq!(model.gateway, None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A gateway that is seen and changed while its program runs: `pagewire ctl`.
+//! A gateway that is seen and changed while its program runs: `pagewire ctl`, `pagewire ss --guests`.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Stdio};
@@ -43,8 +43,13 @@ impl<'a> Shell<'a> {
     }
 
     fn ctl(&self, words: &[&str]) -> Result<String, String> {
+        self.asks("ctl", words)
+    }
+
+    /// What a command says that asks at the control socket.
+    fn asks(&self, what: &str, words: &[&str]) -> Result<String, String> {
         let mut command = self.lab.command(PAGEWIRE);
-        let said = command.arg("ctl").args(["--control", "c.sock"]).args(words).output();
+        let said = command.arg(what).args(["--control", "c.sock"]).args(words).output();
         let said = said.expect("it runs");
         match said.status.success() {
             true => Ok(text(&said.stdout)),
@@ -122,7 +127,13 @@ fn flows_are_listed_and_ended_by_their_number_or_by_a_new_rule() {
         let flow = all.iter().find(is_it).expect("it is listed");
         let number = flow["flow"].to_string();
         let table = shell.ctl(&["flows"]).unwrap();
-        assert!(table.starts_with("flow ") && table.contains("out tcp"), "{table}");
+        assert!(table.starts_with("Flow ") && table.contains("tcp       out  open"), "{table}");
+        let table = shell.asks("ss", &["-gt"]).unwrap();
+        assert!(table.starts_with("Process ") && table.contains(&format!("{V4}:8000")), "{table}");
+        assert_eq!(shell.asks("ss", &["-gu"]).unwrap().lines().count(), 1, "the heading alone");
+        let list: Value = serde_json::from_str(&shell.asks("ss", &["-g", "--json"]).unwrap())
+            .unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(list[0]["flows"][0]["flow"], flow["flow"], "{list}");
         let said = match end {
             "kill" => shell.ctl(&["kill", &number]),
             _ => shell.ctl(&["deny", V4]),
