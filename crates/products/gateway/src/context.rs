@@ -330,9 +330,12 @@ impl Context {
 
     /// Whether a flow may go on with what it shows. Writes nothing down.
     pub(crate) fn permits_shown(&mut self, now: Instant, ask: &Ask, shown: &Shown) -> bool {
-        let mut ask = ask.clone();
         // The resolver may have given the address for further names since.
         let names = self.dns.names().of(now, ask.to.ip());
+        if names.iter().all(|name| ask.names.contains(name)) {
+            return self.rules.permits_shown(ask, shown);
+        }
+        let mut ask = ask.clone();
         let more = names.iter().filter(|name| !ask.names.contains(name));
         ask.names = ask.names.iter().chain(more).cloned().collect();
         ask.given = self.dns.given(&ask.names, ask.to.ip());
