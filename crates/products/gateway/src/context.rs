@@ -256,7 +256,7 @@ impl Context {
         } else {
             self.note_verdict(now, flow, &ask, verdict);
         }
-        if permits_flow(verdict) {
+        if permits_flow(verdict) && !self.rates.0.is_empty() {
             ask.rate = self.rules.rated(&ask, None);
         }
         self.counters.undecided += u64::from(decided.is_none());
@@ -444,16 +444,12 @@ impl Context {
         })
     }
 
-    /// Whether a flow may go on with what it shows. Writes nothing down.
-    pub(crate) fn permits_shown(&mut self, now: Instant, ask: &Ask, shown: &Shown) -> bool {
-        let mut ask = ask.clone();
-        self.add_names(now, &mut ask);
-        self.rules.permits_shown(&ask, shown)
-    }
-
     /// Adds the names for which the resolver has given the destination since.
     fn add_names(&mut self, now: Instant, ask: &mut Ask) {
         let names = self.dns.names_of(now, ask.to.ip());
+        if names.iter().all(|name| ask.names.contains(name)) {
+            return;
+        }
         let more = names.iter().filter(|name| !ask.names.contains(name));
         ask.names = ask.names.iter().chain(more).cloned().collect();
         ask.given = self.dns.given(&ask.names, ask.to.ip());
@@ -590,15 +586,17 @@ impl Context {
         shown: &Shown,
     ) -> bool {
         let audit = std::mem::take(&mut record.ask.audit);
-        let permits = audit != Audit::Refused && self.permits_shown(now, &record.ask, shown);
+        self.add_names(now, &mut record.ask);
+        let permits = audit != Audit::Refused && self.rules.permits_shown(&record.ask, shown);
         if !permits && self.rules.is_audit() {
             self.note_audit(now, record.flow, &record.ask, Some(shown.clone()));
             record.shown = Some(shown.clone());
             return true;
         }
         if permits {
-            self.add_names(now, &mut record.ask);
-            record.ask.rate = self.rules.rated(&record.ask, Some(shown));
+            if !self.rates.0.is_empty() {
+                record.ask.rate = self.rules.rated(&record.ask, Some(shown));
+            }
             record.shown = Some(shown.clone());
         }
         permits

@@ -1,5 +1,6 @@
 //! [`Rules`]: pure decisions from addresses, ports, protocols and names. Read [`Rules::judge`] first.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
@@ -374,10 +375,11 @@ impl Rules {
         if !self.restricted {
             return true;
         }
-        let mut ask = ask.clone();
-        if shown.by != ShownBy::Ssh {
+        let is_shown = |name: &&Name| shown.name.as_ref() == Some(*name);
+        let mut ask = Cow::Borrowed(ask);
+        if shown.by != ShownBy::Ssh && !ask.names.iter().all(|name| is_shown(&name)) {
             // The flow leads to the name's addresses, and not to another server's by the same rule.
-            let is_shown = |name: &&Name| shown.name.as_ref() == Some(*name);
+            let ask = ask.to_mut();
             ask.names = ask.names.iter().filter(is_shown).cloned().collect();
             ask.given = ask.given.iter().filter(is_shown).cloned().collect();
         }
