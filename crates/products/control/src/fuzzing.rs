@@ -74,7 +74,8 @@ impl Firewall for Gateway {
 }
 
 /// Bytes of a client in pieces of `piece` bytes, or larger ones if these were more than `PIECES`, to a process with a
-/// gateway that takes changes, or does not, and no hosts. Each line gets one line of an answer; a client that sends a line without end is closed.
+/// gateway that takes changes, or does not, and no hosts. Each line gets one line of an answer; a client that sends a
+/// line without end is closed.
 pub fn control_lines(bytes: &[u8], piece: usize, is_open: bool) {
     let changes = Arc::new(AtomicU64::new(0));
     let gateway = Gateway { is_open, changes: Arc::clone(&changes) };
