@@ -17,6 +17,9 @@ use crate::view::View;
 /// Flows of the gateway: a few pages of those that a request may ask for.
 const FLOWS: u64 = 12;
 
+/// Most pieces, each of which costs some system calls.
+const PIECES: usize = 512;
+
 /// A gateway that says what a change was, if changes are permitted.
 struct Gateway {
     is_open: bool,
@@ -70,8 +73,9 @@ impl Firewall for Gateway {
     }
 }
 
-/// Bytes of a client in pieces of `piece` bytes, to a process with a gateway that takes changes, or does not, and no
-/// hosts. Each line gets one line of an answer; a client that sends a line without end is closed.
+/// Bytes of a client in pieces of `piece` bytes, or larger ones if these were more than `PIECES`, to a process with a
+/// gateway that takes changes, or does not, and no hosts. Each line gets one line of an answer; a client that sends a
+/// line without end is closed.
 pub fn control_lines(bytes: &[u8], piece: usize, is_open: bool) {
     let changes = Arc::new(AtomicU64::new(0));
     let gateway = Gateway { is_open, changes: Arc::clone(&changes) };
@@ -80,7 +84,8 @@ pub fn control_lines(bytes: &[u8], piece: usize, is_open: bool) {
         sections: vec![("gateway".to_owned(), Box::new(|| vec![("flows", FLOWS)]))],
         firewall: Some(Arc::new(gateway)),
         began: Instant::now(),
-        memory: MemoryFile::open(),
+        // An input must find the same at each run.
+        memory: MemoryFile(None),
         command: vec!["pagewire".to_owned()],
     };
     let Ok((ours, mut theirs)) = UnixStream::pair() else { return };
@@ -89,7 +94,7 @@ pub fn control_lines(bytes: &[u8], piece: usize, is_open: bool) {
     }
     let mut client = Client::new(ours.into(), Kind::Control, Instant::now());
     let (mut received, mut is_closed) = (Vec::new(), false);
-    for piece in bytes.chunks(piece.clamp(1, READ_BYTES)) {
+    for piece in bytes.chunks(piece.max(bytes.len() / PIECES).clamp(1, READ_BYTES)) {
         assert!(theirs.write_all(piece).is_ok(), "the server has read all before");
         // Answers may be longer than the socket's buffer.
         loop {

@@ -176,7 +176,7 @@ pub(crate) fn state(state: TcpState) -> &'static str {
 }
 
 /// Reads this process's memory; from a file that is opened once, because a sandbox may forbid later.
-pub(crate) struct MemoryFile(Option<File>);
+pub(crate) struct MemoryFile(pub(crate) Option<File>);
 
 /// Bytes of the file that hold the numbers.
 const STATUS_BYTES: usize = 4096;
