@@ -397,7 +397,7 @@ impl Context {
     /// The verdict on a flow, and its final destination: each destination that a redirection leads to is judged.
     /// `None`: the rules are about this machine's addresses, and the kernel does not say whether this is one.
     fn verdict(&mut self, now: Instant, ask: &mut Ask) -> Option<(Verdict, SocketAddr)> {
-        let asked = ask.to;
+        let (asked, given) = (ask.to, Arc::clone(&ask.given));
         ask.demand = Demand::Nothing;
         let mut verdict = Verdict::Refuse;
         let needs_local = self.rules.asks_for_ours()
@@ -432,7 +432,7 @@ impl Context {
                 break;
             }
         }
-        ask.mapped = false;
+        (ask.mapped, ask.given) = (false, given);
         let to = std::mem::replace(&mut ask.to, asked);
         Some(match verdict {
             // Rules redirect to each other without an end.
@@ -473,21 +473,23 @@ impl Context {
         if record.ask.direction == Direction::In {
             return self.permits_client(&record.ask).then_some(Demand::Nothing);
         }
-        if self.rules.is_audit() {
-            return Some(record.ask.demand);
-        }
         let before = record.ask.demand;
         let ask = &mut record.ask;
         self.add_names(now, ask);
         ask.once = self.dns.names().denied(ask.to.ip());
         let mut ask = ask.clone();
         let (verdict, end) = self.verdict(now, &mut ask)?;
+        record.ask.rate = self.rules.rated(&ask, record.shown.as_ref());
+        if self.rules.is_audit() {
+            let goes_on = permits_flow(verdict) || self.opened(&ask, end).is_some();
+            return goes_on.then_some(record.ask.demand);
+        }
+        record.ask.audit = Audit::Permitted;
         // The other side of a flow by a proxy is the proxy.
         if !permits_flow(verdict) || (end != to && record.via.is_none()) {
             return None;
         }
         record.ask.demand = ask.demand;
-        record.ask.rate = self.rules.rated(&ask, record.shown.as_ref());
         match (ask.demand, &record.shown) {
             (Demand::Nothing, _) => Some(Demand::Nothing),
             (demand, Some(shown)) => self.rules.permits_shown(&ask, shown).then_some(demand),
@@ -532,15 +534,9 @@ impl Context {
         let asks_for_name = demand == Demand::PermittedName;
         let (mut verdict, mut end) = (verdict, end);
         if is_refused {
-            // What the embedding program says holds, and so do the limits that no rule sets.
-            let is_its = self.judge.as_ref().is_some_and(|judge| judge.judge(ask).is_some());
-            verdict = match self.rules.opened().judge(ask) {
-                opened if permits_flow(opened) && !is_its => opened,
-                _ => return (verdict, end),
-            };
-            end = if let Verdict::To(to) = verdict { to } else { ask.to };
-            if end == ask.to && self.link.ends_here(end.ip()) {
-                return (Verdict::Refuse, end);
+            match self.opened(ask, end) {
+                Some(opened) => (verdict, end) = opened,
+                None => return (verdict, end),
             }
         }
         match ask.protocol {
@@ -568,11 +564,27 @@ impl Context {
         (verdict, end)
     }
 
+    /// The verdict, without permissions and denials, on a flow that was refused on its way to `end`, and its destination;
+    /// `None`: the refusal is the embedding program's, or of limits that no rule sets.
+    fn opened(&self, ask: &Ask, end: SocketAddr) -> Option<(Verdict, SocketAddr)> {
+        let is_its =
+            |ask: &Ask| self.judge.as_ref().is_some_and(|judge| judge.judge(ask).is_some());
+        if is_its(ask) || (end != ask.to && is_its(&Ask { to: end, mapped: true, ..ask.clone() })) {
+            return None;
+        }
+        let verdict = self.rules.opened().judge(ask);
+        let end = if let Verdict::To(to) = verdict { to } else { ask.to };
+        let is_ours = end == ask.to && self.link.ends_here(end.ip());
+        (permits_flow(verdict) && !is_ours).then_some((verdict, end))
+    }
+
     /// Writes down what rules would refuse.
     fn note_audit(&mut self, now: Instant, flow: u64, ask: &Ask, shown: Option<Shown>) {
         self.counters.audited += 1;
-        let permission = self.rules.permission(ask, shown.as_ref());
-        if self.denials.note_audit(now, ask, shown.as_ref(), permission.as_ref()) {
+        let rules = Arc::clone(&self.rules);
+        let find = || rules.permission(ask, shown.as_ref());
+        let (is_written, permission) = self.denials.note_audit(now, ask, shown.as_ref(), find);
+        if is_written {
             let permission = permission.map(|rule| rule.to_string());
             self.note(|| Record::Audit { flow, ask: ask.clone(), shown, permission });
         }

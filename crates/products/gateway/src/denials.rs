@@ -8,8 +8,8 @@ use std::time::Duration;
 use pagewire::services::Instant;
 
 use crate::limits::{
-    DENIAL_LINES_BURST, DENIAL_LINES_PER_SECOND, DENIAL_SUM, DENIALS_REMEMBERED, REFUSALS_TOLD,
-    RULES,
+    AUDIT_SEARCHES_PER_SECOND, DENIAL_LINES_BURST, DENIAL_LINES_PER_SECOND, DENIAL_SUM,
+    DENIALS_REMEMBERED, REFUSALS_TOLD, RULES,
 };
 use crate::policy::{Rule, Rules};
 use crate::rate::Rate;
@@ -90,6 +90,8 @@ pub(crate) struct Denials {
     /// Rules that would permit what an audit has written down, by their text, and for how many flows.
     permissions: BTreeMap<String, (Rule, u64)>,
     audit: bool,
+    /// Searches for rules that permit what an audit has found.
+    searches: Rate,
 }
 
 impl Default for Denials {
@@ -103,6 +105,7 @@ impl Default for Denials {
             refusals: BTreeMap::new(),
             permissions: BTreeMap::new(),
             audit: false,
+            searches: Rate::new(AUDIT_SEARCHES_PER_SECOND, AUDIT_SEARCHES_PER_SECOND),
         }
     }
 }
@@ -128,19 +131,25 @@ impl Denials {
         self.may_write(now)
     }
 
-    /// Notes a flow that rules would refuse, and the rule that would permit it. `true`: the flow is to be written down.
+    /// Notes a flow that rules would refuse. `find` searches the rule that would permit the flow. Returns whether the flow
+    /// is to be written down, and the rule.
     pub(crate) fn note_audit(
         &mut self,
         now: Instant,
         ask: &Ask,
         shown: Option<&Shown>,
-        permission: Option<&Rule>,
-    ) -> bool {
+        find: impl FnOnce() -> Option<Rule>,
+    ) -> (bool, Option<Rule>) {
         self.audit = true;
         self.note_address(ask);
         let what = shown.map_or_else(|| ask.destination(), |shown| showing(ask, shown));
-        self.count(what, || permission.cloned());
-        if let Some(rule) = permission {
+        // A search compares the flow with all rules.
+        let permission = match self.refusals.get(&what) {
+            Some((_, permission)) => permission.clone(),
+            None => self.searches.take(now).ok().and_then(|()| find()),
+        };
+        self.count(what, || permission.clone());
+        if let Some(rule) = &permission {
             let text = rule.to_string();
             if let Some((_, flows)) = self.permissions.get_mut(&text) {
                 *flows += 1;
@@ -148,7 +157,7 @@ impl Denials {
                 self.permissions.insert(text, (rule.clone(), 1));
             }
         }
-        self.may_write(now)
+        (self.may_write(now), permission)
     }
 
     /// Rules that would permit what an audit has written down, and for how many flows.

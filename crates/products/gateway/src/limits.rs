@@ -339,6 +339,9 @@ pub const RULES_FILE_BYTES: usize = 256 << 10;
 /// Files that one file with rules includes, by way of others too, itself counted.
 pub const RULES_FILES: usize = 64;
 
+/// Includes in all files of rules together: each file is opened to see whether it is one that was read.
+pub const RULES_FILE_LOADS: usize = 512;
+
 /// Files on the way from a file with rules to one that it includes, both counted.
 pub const RULES_FILE_DEPTH: usize = 8;
 
@@ -474,6 +477,10 @@ pub const DENIAL_SUM: Duration = Duration::from_secs(1);
 /// Different names, addresses, and refusals of both, that are counted for the report about a guest's refusals at its
 /// end; some 200 KiB in all.
 pub const DENIALS_REMEMBERED: usize = 256;
+
+/// Searches a second for the rule that would permit what an audit has found: each compares a flow with all rules. Beyond
+/// these, flows are written down without the rule.
+pub(crate) const AUDIT_SEARCHES_PER_SECOND: u32 = 500;
 
 /// Refusals that the report tells one by one.
 pub const REFUSALS_TOLD: usize = 8;

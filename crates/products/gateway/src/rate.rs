@@ -79,7 +79,11 @@ impl ByteRate {
         let bytes = saved.as_nanos() * u128::from(self.bits) / 8_000_000_000;
         match bytes >= u128::from(self.burst / 2) {
             true => Ok(usize::try_from(bytes).unwrap_or(usize::MAX)),
-            false => Err(now + busy.saturating_sub(self.time_of(self.burst / 2))),
+            // Rounded up: there is room at that time.
+            false => {
+                let wait = busy.saturating_sub(self.time_of(self.burst / 2));
+                Err(now + wait + Duration::from_nanos(1 + 8_000_000_000 / self.bits))
+            }
         }
     }
 

@@ -222,6 +222,11 @@ impl DnsServer {
     /// Other rules, from now on.
     pub fn set_rules(&mut self, rules: Arc<Rules>) {
         self.rules = rules;
+        let denied: Vec<(Name, IpAddr)> = self.names.named(|name| self.rules.denies_name(name));
+        for (name, address) in denied {
+            let addresses = vec![(address, DNS_OWN_TTL)];
+            self.keep_denials(&Resolved { names: vec![name], addresses });
+        }
     }
 
     /// Closes its sockets in the stack.

@@ -52,6 +52,15 @@ pub(super) struct Known {
 }
 
 impl Names {
+    /// The known names for which `is_one` is true, each with each of its addresses.
+    pub(crate) fn named(&self, is_one: impl Fn(&Name) -> bool) -> Vec<(Name, IpAddr)> {
+        let of = |(address, known): (&IpAddr, &Known)| {
+            let names = known.names.iter().filter(|(name, _)| is_one(name));
+            names.map(|(name, _)| (name.clone(), *address)).collect::<Vec<_>>()
+        };
+        self.known.iter().flat_map(of).collect()
+    }
+
     /// Notes an answer that the guest gets. A name stays for its time and [`NAME_GRACE`], at least
     /// for [`NAME_TIME`]: programs connect later than they ask.
     pub fn learn(&mut self, now: Instant, answer: &Resolved) {

@@ -34,7 +34,7 @@ use crate::request::{Ask, Demand, Direction, Judge, Name, Protocol, Shown, Shown
 /// assert!(rules.resolves(&"deb.debian.org".parse()?));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     allow: Vec<Rule>,
     /// Denials, each with the guest's answer.
@@ -82,6 +82,20 @@ impl Rules {
     pub fn restrict(mut self) -> Self {
         self.restricted = true;
         self
+    }
+
+    /// Permits nothing but what permissions name where `other` does so, be there none: for rules that take the place of
+    /// others, whose file may be cut off.
+    #[must_use]
+    pub fn restrict_like(mut self, other: &Self) -> Self {
+        self.restricted |= other.restricted;
+        self.clients_restricted |= other.clients_restricted;
+        self
+    }
+
+    /// Whether no client of published ports is permitted but those that a permission names.
+    pub fn are_clients_restricted(&self) -> bool {
+        self.clients_restricted || self.offline
     }
 
     /// Has flows and names that these rules refuse be written down ([`Record::Audit`](crate::Record::Audit)), and go on.

@@ -147,3 +147,16 @@ fn clients_that_rules_refuse_come_in_and_are_written_down() {
     assert_eq!(judged.to, Ok(to));
     assert_eq!(written(&world), [(None, Some("from:198.51.100.9:8080/tcp".to_owned()))]);
 }
+
+#[test]
+fn a_permission_for_a_closed_address_that_is_taken_back_ends_its_flows_in_an_audit_too() {
+    let rules = Rules::default().restrict().audit();
+    let closed = "100.100.100.200:80";
+    let mut world = audited(rules.clone().allow("100.100.100.200".parse().unwrap()));
+    let [id, other] = [closed, "203.0.113.9:80"].map(|at| world.connect(at));
+    assert_eq!(world.error(id), None);
+    assert_eq!(world.relay.set_rules(world.now, &mut world.gateway, rules), 1);
+    world.settle();
+    assert!(world.error(id).is_some());
+    assert_eq!(world.error(other), None);
+}

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use pagewire::services::{Answer, Instant, RequestId, Stack, Unreachable};
 
-use super::pair::Step;
+use super::pair::{Flags, Step};
 use super::{Flow, Relay};
 use crate::context::Decide;
+use crate::limits::RULES;
 use crate::policy::{Rule, Rules};
 use crate::request::{Demand, FlowState, How};
 use crate::splice::{JoinedFlow, Review};
@@ -25,9 +26,10 @@ impl Relay {
             if let Flow::Pair(pair) = flow
                 && let Some(rule) = self.context.missing_permission(&pair.record)
             {
-                match all.iter_mut().find(|(other, _)| *other == rule) {
-                    Some((_, flows)) => *flows += 1,
-                    None => all.push((rule, 1)),
+                match all.iter().position(|(other, _)| *other == rule) {
+                    Some(at) => all.iter_mut().skip(at).take(1).for_each(|(_, flows)| *flows += 1),
+                    None if all.len() < RULES => all.push((rule, 1)),
+                    None => {}
                 }
             }
         }
@@ -88,7 +90,13 @@ impl Relay {
             let Flow::Pair(pair) = flow else { continue };
             match decide(&mut self.context, &mut pair.record, pair.peer) {
                 Err(how) => over.push((at as u32, how)),
-                Ok(Some(demand)) if pair.set_demand(demand) => changed.push(at as u32),
+                Ok(Some(demand)) => {
+                    let was_paced = pair.flags.contains(Flags::PACED);
+                    pair.flags.remove(Flags::PACED);
+                    if pair.set_demand(demand) || was_paced {
+                        changed.push(at as u32);
+                    }
+                }
                 Ok(_) => {}
             }
         }

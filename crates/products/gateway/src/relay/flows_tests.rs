@@ -192,3 +192,34 @@ fn a_flow_is_killed_by_its_number() {
     let closed = |record: &Record| matches!(record, Record::Closed { flow, how: How::Killed, .. } if *flow == number);
     assert!(records.iter().any(closed));
 }
+
+#[test]
+fn a_gate_that_rules_have_opened_stays_no_way_around_the_next_rules() {
+    let mut world = named(&["good.example"]);
+    let id = world.connect(ONE);
+    world.say(id, &request("good.example"));
+    assert_eq!(set(&mut world, rules(&["good.example", "203.0.113.0/24"], &[])), 0);
+    world.say(id, &request("evil.example"));
+    // Nobody has looked since: the name that was shown before permits nothing any more.
+    assert_eq!(set(&mut world, rules(&["good.example"], &[])), 1);
+    assert_eq!(world.error(id), Some(Error::ConnectionReset));
+}
+
+#[test]
+fn a_denied_name_has_the_addresses_that_it_led_to_before() {
+    let mut world = named(&[]);
+    assert_eq!(set(&mut world, rules(&[], &["good.example"])), 0);
+    // Long after the name has lapsed.
+    world.pass(Duration::from_secs(24 * 3600));
+    let id = world.connect(ONE);
+    assert_eq!(world.error(id), Some(Error::HostUnreachable));
+}
+
+#[test]
+fn rules_that_take_the_place_of_others_stay_as_restricted() {
+    let before = rules(&["good.example", "from:203.0.113.0/24"], &[]);
+    let cut_off = Rules::default().restrict_like(&before);
+    assert!(cut_off.is_restricted() && cut_off.are_clients_restricted());
+    let open = Rules::default().restrict_like(&rules(&[], &["good.example"]));
+    assert!(!open.is_restricted() && !open.are_clients_restricted());
+}

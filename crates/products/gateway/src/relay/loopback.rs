@@ -14,7 +14,7 @@ use crate::builder::LocalClients;
 use crate::context::{FlowRecord, JudgedFlow};
 use crate::netns::NsSockets;
 use crate::publish::Publish;
-use crate::request::{Ask, Direction, Protocol};
+use crate::request::{Ask, Direction, How, Protocol};
 use crate::splice::{
     DatagramPort, Diverter, Far, FlowSettings, Follow, Follower, Forward, Inbox, Join, Listens,
     OwnPort, OwnPorts, PortChange, Splicer, loopbacks as loopback_addresses,
@@ -352,6 +352,12 @@ impl Relay {
         let (changes, clients) = loopback.inbox.take();
         self.change_ports(now, changes);
         for Join { client, to: (to, _), flow, ask, .. } in clients {
+            // Rules may have changed since the verdict.
+            if !self.context.permits_client(&ask) {
+                reset_on_drop(&client);
+                FlowRecord::new(now, flow, ask).close(now, How::Prohibited, &self.context);
+                continue;
+            }
             let from = Some(ask.from);
             self.go_by_link(now, stack, client, (from, to), FlowRecord::new(now, flow, ask));
         }

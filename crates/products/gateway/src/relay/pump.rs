@@ -122,7 +122,13 @@ impl Pair {
         while *moved < burst && !self.flags.contains(Flags::OUT_ENDED) {
             let Some(gate) = &mut self.gate else { return Ok(Some(usize::MAX)) };
             match gate.next() {
-                Next::Open => self.gate = None,
+                Next::Open => {
+                    // Where no demand was the reason, the name that was shown last says nothing of what follows.
+                    if !gate.is_bound() {
+                        self.record.shown = None;
+                    }
+                    self.gate = None;
+                }
                 Next::Pass(most) => return Ok(Some(most.try_into().unwrap_or(usize::MAX))),
                 // The far side's stream has ended: it gives no answer.
                 Next::Wait if self.flags.contains(Flags::IN_ENDED) => gate.answered(false),

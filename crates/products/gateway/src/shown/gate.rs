@@ -22,6 +22,8 @@ pub(crate) struct Gate {
     judged: Option<(Shown, usize, State)>,
     /// The name that rules have permitted last.
     permitted: Option<Shown>,
+    /// The name that was shown is that of all that follows: the connection can show no other.
+    is_bound: bool,
     /// Held bytes of all connections of the guest.
     account: Arc<AtomicUsize>,
 }
@@ -94,6 +96,7 @@ impl Gate {
             state: State::First,
             judged: None,
             permitted: None,
+            is_bound: false,
             account: Arc::clone(account),
         })
     }
@@ -187,6 +190,7 @@ impl Gate {
             self.permitted = Some(shown);
             self.passing += n;
             self.state = state;
+            self.is_bound = state == State::Open;
         }
     }
 
@@ -199,7 +203,13 @@ impl Gate {
     pub(crate) fn answered(&mut self, switches: bool) {
         if self.state == State::Answer {
             self.state = if switches { State::Open } else { State::Head { is_first: false } };
+            self.is_bound = switches;
         }
+    }
+
+    /// Whether an open gate stays open because of the name that was shown, and not for want of a demand.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.is_bound
     }
 
     /// Whether the gate waits for the far side's answer.
@@ -287,7 +297,7 @@ impl Gate {
                     0
                 }
                 Some(Following::Data(_) | Following::Last) => {
-                    self.state = State::Open;
+                    (self.state, self.is_bound) = (State::Open, true);
                     0
                 }
             },

@@ -351,7 +351,7 @@ impl Endpoint {
         for mut peer in std::mem::take(&mut self.peers) {
             let fate = decide(context, &mut peer.record, peer.at);
             if fate == Ok(Some(Demand::Nothing)) {
-                peer.gate = None;
+                (peer.gate, peer.record.shown) = (None, None);
             }
             match fate {
                 Err(how) => peer.record.close(now, how, context),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Handshake, Proxy, ProxyError, ProxyUrl, Target, TargetHost};
 use crate::limits::VIAS;
 use crate::policy::{Pattern, Proof, Rule, RuleError};
-use crate::request::{Ask, Name};
+use crate::request::{Ask, Direction, Name};
 
 /// A choice of the way out, written `[RULE=]URL` or `RULE=direct`: flows that the rule matches go by the proxy of the
 /// URL, or by none. Without a rule the choice is for all flows.
@@ -28,7 +28,7 @@ pub enum ViaError {
     Rule(#[from] RuleError),
     /// The rule has a prefix of those that ask for proof.
     #[error(
-        "a rule for a proxy has no prefix: the way is chosen before a connection shows anything"
+        "a rule for a proxy has no prefix and no rate: the way is chosen before a connection shows anything"
     )]
     Proof,
     /// The URL cannot be read.
@@ -45,7 +45,9 @@ impl FromStr for Via {
             _ => (None, text),
         };
         let rule = rule.map(str::parse::<Rule>).transpose()?;
-        if rule.as_ref().is_some_and(|rule| rule.proof != Proof::default()) {
+        if rule.as_ref().is_some_and(|rule| {
+            rule.proof != Proof::default() || rule.direction == Direction::In || rule.rate.is_some()
+        }) {
             return Err(ViaError::Proof);
         }
         let proxy = if to == "direct" { None } else { Some(to.parse()?) };

@@ -7,13 +7,16 @@ mod file_tests;
 mod tables;
 
 use std::fmt::{self, Write};
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::rules::{Rule, Rules};
-use crate::limits::{RULES_FILE_BYTES, RULES_FILE_DEPTH, RULES_FILE_MISTAKES, RULES_FILES};
+use crate::limits::{
+    RULES_FILE_BYTES, RULES_FILE_DEPTH, RULES_FILE_LOADS, RULES_FILE_MISTAKES, RULES_FILES,
+};
 use crate::request::Verdict;
 use tables::{At, Tables, Text};
 
@@ -204,7 +207,12 @@ type Loaded = (PathBuf, Vec<u8>);
 
 fn load(path: &Path) -> io::Result<Loaded> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(RULES_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    // The open of a pipe, which nobody writes to, does not wait.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no regular file"));
+    }
+    file.take(RULES_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok((fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()), bytes))
 }
 
@@ -237,11 +245,13 @@ struct Reader<'a> {
     load: &'a mut dyn FnMut(&Path) -> io::Result<Loaded>,
     files: Vec<Source>,
     found: Found,
+    /// Number of files that were opened, those that were there already too.
+    loads: usize,
 }
 
 impl<'a> Reader<'a> {
     fn new(load: &'a mut dyn FnMut(&Path) -> io::Result<Loaded>) -> Self {
-        Self { load, files: Vec::new(), found: Found::default() }
+        Self { load, files: Vec::new(), found: Found::default(), loads: 0 }
     }
 
     fn read(mut self, path: &Path) -> Result<RulesFile, Mistakes> {
@@ -267,6 +277,11 @@ impl<'a> Reader<'a> {
     fn add(&mut self, path: &Path, from: Option<At>, way: &mut Vec<PathBuf>) {
         let file = self.files.len();
         let whole = At { file, offset: None };
+        self.loads += 1;
+        if self.loads > RULES_FILE_LOADS {
+            let why = format!("there are more than {RULES_FILE_LOADS} includes");
+            return self.found.note(from.unwrap_or(whole), why);
+        }
         let loaded = (self.load)(path);
         let failed = match &loaded {
             Ok((own_path, _)) if way.contains(own_path) => {
