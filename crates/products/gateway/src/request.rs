@@ -149,6 +149,8 @@ pub struct Ask {
     pub(crate) mapped: bool,
     /// What rules say of the flow that only write down what they refuse.
     pub(crate) audit: Audit,
+    /// What a policy says of the flow.
+    pub(crate) by_policy: ByPolicy,
 }
 
 impl Ask {
@@ -157,6 +159,7 @@ impl Ask {
         let (names, direction) = (Arc::default(), Direction::Out);
         let (given, once, demand) = (Arc::default(), Arc::default(), Demand::Nothing);
         let (ours, mapped, audit) = (false, false, Audit::Permitted);
+        let by_policy = ByPolicy::Unasked;
         Self {
             guest,
             protocol,
@@ -170,6 +173,7 @@ impl Ask {
             demand,
             mapped,
             audit,
+            by_policy,
         }
     }
 
@@ -210,6 +214,18 @@ pub(crate) enum Audit {
     AsksForName,
     /// They refuse the flow. The name that it shows is to be written down, too.
     Refused,
+}
+
+/// What a policy says of a flow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ByPolicy {
+    /// It has said nothing.
+    #[default]
+    Unasked,
+    /// It is being asked.
+    Asked,
+    /// It permits the flow, which must show one of these names; none: the address decides.
+    Permitted(Arc<[Name]>),
 }
 
 /// The protocol by which a connection shows its name.
