@@ -42,6 +42,7 @@ pub fn replay(target: &str, data: &[u8]) -> bool {
         "icmp" => icmp,
         "ipv4" => ipv4,
         "ipv6" => ipv6,
+        "judge_answers" => judge_answers,
         "ndp" => ndp,
         "posix_calls" => |data| _ = posix_calls(data),
         "ring_words" => |data| _ = ring_words(data),
@@ -101,6 +102,12 @@ pub fn via(data: &[u8]) {
 pub fn handshake(data: &[u8]) {
     let Some((&[piece, how], bytes)) = data.split_first_chunk() else { return };
     pagewire_gateway::fuzzing::handshake(bytes, piece.into(), how & 1 != 0, how & 2 != 0);
+}
+
+/// What a program that judges a gateway's flows writes: the place of a cut, and its bytes.
+pub fn judge_answers(data: &[u8]) {
+    let Some((cut, bytes)) = data.split_first_chunk() else { return };
+    pagewire_gateway::fuzzing::judge_answers(bytes, u16::from_be_bytes(*cut).into());
 }
 
 /// The text of a file with a gateway's rules.
