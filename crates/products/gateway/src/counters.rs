@@ -35,7 +35,7 @@ pagewire::parts::counters! {
         questions,
         /// The part of `questions` that had no answer in time.
         questions_unanswered,
-        /// Asks that were no question, for which too many questions were open.
+        /// Asks that were no question, because there were too many.
         questions_refused,
         /// Names that the resolver refused, because of a rule or for want of a resolver.
         names_denied,

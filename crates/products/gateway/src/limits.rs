@@ -371,6 +371,13 @@ pub const OURS_TIME: Duration = Duration::from_secs(1);
 /// Questions of one guest to a policy that are open at once. Further flows get the verdict for want of an answer.
 pub const POLICY_QUESTIONS: usize = 256;
 
+/// Questions of one guest a second, on average once the burst is spent: guests share a program that answers. Further
+/// flows get the verdict for want of an answer.
+pub const POLICY_QUESTIONS_PER_SECOND: u32 = 1000;
+
+/// Questions in one burst.
+pub const POLICY_QUESTIONS_BURST: u32 = 1000;
+
 /// Answers of a policy that are kept for one guest at once, as long as they say; more are not kept. Some 200 bytes each
 /// beside the names.
 pub const POLICY_ANSWERS: usize = 4096;

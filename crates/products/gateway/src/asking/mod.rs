@@ -32,7 +32,11 @@ use std::time::Duration;
 use pagewire::services::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::limits::{POLICY_ANSWERS, POLICY_KEEP, POLICY_QUESTIONS};
+use crate::limits::{
+    POLICY_ANSWERS, POLICY_KEEP, POLICY_QUESTIONS, POLICY_QUESTIONS_BURST,
+    POLICY_QUESTIONS_PER_SECOND,
+};
+use crate::rate::Rate;
 use crate::request::{Ask, Name, Protocol, Verdict};
 
 pub(crate) use held::{Held, Waiting};
@@ -148,6 +152,7 @@ pub(crate) struct Desk {
     /// Answers that hold for longer, each until its time.
     kept: HashMap<Key, (Opinion, Instant)>,
     last: u64,
+    rate: Rate,
     counted: Counted,
 }
 
@@ -206,7 +211,9 @@ impl Desk {
     pub(crate) fn new(settings: PolicySettings) -> io::Result<Self> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (open, fresh, kept) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Ok(Self { settings, bell, open, fresh, kept, last: 0, counted: Counted::default() })
+        let rate = Rate::new(POLICY_QUESTIONS_PER_SECOND, POLICY_QUESTIONS_BURST);
+        let counted = Counted::default();
+        Ok(Self { settings, bell, open, fresh, kept, last: 0, rate, counted })
     }
 
     /// The descriptor, which is readable while a future is to be polled.
@@ -238,7 +245,7 @@ impl Desk {
             open.waiting += 1;
             return Asked::Waits(open.id);
         }
-        if self.open.len() >= POLICY_QUESTIONS {
+        if self.open.len() >= POLICY_QUESTIONS || self.rate.take(now).is_err() {
             self.counted.unasked += 1;
             return self.decided(Opinion::otherwise());
         }

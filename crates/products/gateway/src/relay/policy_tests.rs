@@ -11,7 +11,9 @@ use std::time::Duration;
 use pagewire::services::{Error, SocketBind};
 
 use crate::asking::{Opinion, PolicySettings};
-use crate::limits::{HELD_DATAGRAMS, POLICY_QUESTIONS};
+use crate::limits::{
+    HELD_DATAGRAMS, POLICY_QUESTIONS, POLICY_QUESTIONS_BURST, POLICY_QUESTIONS_PER_SECOND,
+};
 use crate::policy::{Resolved, Rules};
 use crate::request::{Ask, How, Protocol, Verdict};
 use crate::world::{Settings, World};
@@ -248,6 +250,26 @@ fn beyond_the_limit_of_questions_the_stated_verdict_holds() {
     }
     assert_eq!((desk.asked(), world.verdicts()), (POLICY_QUESTIONS, vec![Verdict::Prohibit]));
     assert_eq!(world.relay.counters().questions_refused, 1);
+}
+
+#[test]
+fn a_flood_of_questions_is_answered_by_the_stated_verdict() {
+    let policy = |_, _| std::future::ready(allow());
+    let (limit, otherwise) = (LIMIT, Verdict::Refuse);
+    let policy = Some(PolicySettings { policy: Arc::new(policy), limit, otherwise });
+    let mut world = World::new(Settings { policy, ..Settings::default() });
+    let permitted = |world: &mut World, all: u32| {
+        let from = "10.0.2.15:4000".parse().unwrap();
+        let to = |n: u32| ([203, 0, 113, 1], 1000 + n as u16).into();
+        let flows =
+            (0..all).map(|n| world.relay.context.judge(world.now, Protocol::Tcp, from, to(n)));
+        flows.map(|judged| u32::from(judged.at_once().to.is_ok())).sum::<u32>()
+    };
+    assert_eq!(permitted(&mut world, POLICY_QUESTIONS_BURST + 5), POLICY_QUESTIONS_BURST);
+    assert_eq!(world.relay.counters().questions_refused, 5);
+    world.now += Duration::from_secs(1);
+    let more = permitted(&mut world, 2 * POLICY_QUESTIONS_PER_SECOND);
+    assert_eq!(more, POLICY_QUESTIONS_PER_SECOND);
 }
 
 #[test]
