@@ -366,3 +366,32 @@ fn datagrams_that_the_policy_prohibits_are_answered_by_icmp() {
     assert_eq!((world.verdicts(), world.relay.udp().len()), (vec![Verdict::Prohibit], 0));
     assert_eq!(world.relay.counters().datagrams_out, 0);
 }
+
+#[test]
+fn an_address_that_rules_map_leads_on_where_the_policy_permits_it() {
+    for restricted in [false, true] {
+        let mapped =
+            Rules::default().map("203.0.113.1".parse().unwrap(), "127.0.0.1".parse().unwrap());
+        let mapped = if restricted { mapped.restrict() } else { mapped };
+        let (desk, mut world) = Desk::world(mapped);
+        world.connect(ONE);
+        desk.answer(&mut world, 0, allow());
+        let to = "127.0.0.1:80".parse().unwrap();
+        assert_eq!((world.dialled(), world.verdicts()), (vec![to], vec![Verdict::To(to)]));
+        assert_eq!(desk.asked(), 1);
+    }
+}
+
+#[test]
+fn a_removed_guest_leaves_no_question() {
+    let (desk, mut world) = Desk::world(Rules::default());
+    world.connect(ONE);
+    let socket = world.guest.bind_udp("0.0.0.0:4000".parse().unwrap(), SocketBind::default());
+    let to = Some("203.0.113.1:53".parse().unwrap());
+    world.guest.udp(socket.unwrap()).unwrap().send(world.now, &[1][..], to).unwrap();
+    world.settle();
+    assert_eq!(desk.asked(), 2);
+    world.relay.end_all(world.now, &mut world.gateway);
+    assert!(desk.has_ended(0) && desk.has_ended(1));
+    assert_eq!(world.relay.poll_timeout(), None);
+}
