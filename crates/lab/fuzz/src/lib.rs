@@ -43,6 +43,7 @@ pub fn replay(target: &str, data: &[u8]) -> bool {
         "icmp" => icmp,
         "ipv4" => ipv4,
         "ipv6" => ipv6,
+        "judge_answers" => judge_answers,
         "ndp" => ndp,
         "posix_calls" => |data| _ = posix_calls(data),
         "ring_words" => |data| _ = ring_words(data),
@@ -110,6 +111,12 @@ pub fn control_lines(data: &[u8]) {
     // From single bytes to a whole request.
     let piece = 1 + usize::from(piece) * 16;
     pagewire_control::fuzzing::control_lines(bytes, piece, switches & 1 != 0);
+}
+
+/// What a program that judges a gateway's flows writes: the place of a cut, and its bytes.
+pub fn judge_answers(data: &[u8]) {
+    let Some((cut, bytes)) = data.split_first_chunk() else { return };
+    pagewire_gateway::fuzzing::judge_answers(bytes, u16::from_be_bytes(*cut).into());
 }
 
 /// The text of a file with a gateway's rules.

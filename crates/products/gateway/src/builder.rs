@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pagewire::{Cidr, CidrError};
 
+use crate::asking::{Policy, PolicySettings};
 use crate::dns::{DeniedName, OwnNames, Resolver};
 use crate::guest_link::GuestLink;
 use crate::limits::{CONNECTIONS, IDLE_TIME, MEMORY};
@@ -13,7 +14,7 @@ use crate::netns::NsSockets;
 use crate::policy::{RouteSocket, Rules};
 use crate::publish::Publish;
 use crate::relay::Dial;
-use crate::request::{Journal, Judge};
+use crate::request::{Journal, Judge, Verdict};
 use crate::source::Source;
 use crate::splice::Forward;
 use crate::via::Vias;
@@ -23,6 +24,7 @@ use crate::via::Vias;
 pub struct Builder {
     pub(crate) rules: Arc<Rules>,
     pub(crate) judge: Option<Arc<dyn Judge>>,
+    pub(crate) policy: Option<PolicySettings>,
     pub(crate) journal: Option<Arc<dyn Journal>>,
     pub(crate) dialler: Option<Arc<dyn Dial>>,
     pub(crate) source: Source,
@@ -39,6 +41,7 @@ impl Builder {
         Self {
             rules: Arc::default(),
             judge: None,
+            policy: None,
             journal: None,
             dialler: None,
             source: Source::default(),
@@ -48,6 +51,23 @@ impl Builder {
             denied: DeniedName::default(),
             routes: Arc::default(),
         }
+    }
+
+    /// Asks `policy` about flows of guests that the rules neither permit by a permission nor forbid by a denial, and that
+    /// are to no closed address. A flow for which there is no answer within `limit`, or for which too many questions
+    /// are open, gets the verdict `otherwise`; [`Verdict::Prohibit`] fails closed. The judge is asked before.
+    ///
+    /// Flows of rules that are an [audit](Rules::audit), clients of published ports and forwarded ports are no
+    /// questions. Guests may resolve all names that no denial has, since the policy sees the names of flows: a query can
+    /// carry data to the servers of a name.
+    pub fn policy(
+        mut self,
+        policy: impl Policy + 'static,
+        limit: Duration,
+        otherwise: Verdict,
+    ) -> Self {
+        self.policy = Some(PolicySettings { policy: Arc::new(policy), limit, otherwise });
+        self
     }
 }
 

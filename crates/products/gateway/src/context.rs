@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pagewire::services::Instant;
 
+use crate::asking::{Asked, Desk, QuestionId, Waiting};
 use crate::counters::Counters;
 use crate::denials::Denials;
 use crate::dns::DnsServer;
@@ -16,11 +17,11 @@ use crate::guest_link::GuestLink;
 use crate::limits::{
     DESTINATIONS_BURST, DESTINATIONS_PER_SECOND, REDIRECTIONS, UDP_ENDPOINTS, UDP_PORTS,
 };
-use crate::policy::{LocalAddresses, Rule, Rules};
+use crate::policy::{Decision, LocalAddresses, Reason, Rule, Rules};
 use crate::rate::{ByteRate, Rate};
 use crate::request::{
-    Ask, Audit, Demand, Direction, FlowState, GuestId, How, Journal, Judge, Name, Protocol, Record,
-    Shown, ShownBy, Verdict,
+    Ask, Audit, ByPolicy, Demand, Direction, FlowState, GuestId, How, Journal, Judge, Name,
+    Protocol, Record, Shown, ShownBy, Verdict,
 };
 use crate::shown::DatagramGate;
 use crate::source::Source;
@@ -34,6 +35,8 @@ pub(crate) struct Context {
     pub(crate) vias: Arc<Vias>,
     /// The embedding program's judge, which is asked before the rules.
     pub(crate) judge: Option<Arc<dyn Judge>>,
+    /// The questions to the embedding program's policy, which is asked after the rules.
+    pub(crate) desk: Option<Desk>,
     /// The resolver, which answers the guest's queries and remembers names.
     pub(crate) dns: DnsServer,
     pub(crate) local_addresses: LocalAddresses,
@@ -120,6 +123,35 @@ pub(crate) struct JudgedFlow {
     pub(crate) to: Result<SocketAddr, Denial>,
 }
 
+/// A flow that was judged, or that waits for a policy.
+pub(crate) enum Judged {
+    Flow(JudgedFlow),
+    /// The flow is to be [judged](Context::judge_waiting) once its question has an answer.
+    Waits(Waiting),
+}
+
+impl Judged {
+    /// The judged flow; one that would wait is denied.
+    pub(crate) fn at_once(self) -> JudgedFlow {
+        match self {
+            Self::Flow(judged) => judged,
+            Self::Waits(Waiting { flow, ask, .. }) => {
+                JudgedFlow { flow, ask, to: Err(Denial::Prohibit) }
+            }
+        }
+    }
+}
+
+/// What is found about a flow.
+enum Found {
+    /// The verdict, and the final destination.
+    Verdict(Verdict, SocketAddr),
+    /// The rules are about this machine's addresses, and the kernel does not say whether this is one.
+    Unknown,
+    /// The policy is asked.
+    Waits(QuestionId),
+}
+
 /// The record of a flow from its verdict on, logged when the flow ends.
 pub(crate) struct FlowRecord {
     pub(crate) flow: u64,
@@ -198,9 +230,16 @@ impl Context {
         protocol: Protocol,
         from: SocketAddr,
         to: SocketAddr,
-    ) -> JudgedFlow {
+    ) -> Judged {
         let ask = Ask::new(self.guest, protocol, from, to);
         self.judge_ask(now, ask)
+    }
+
+    /// Judges a flow again whose question has an answer.
+    pub(crate) fn judge_waiting(&mut self, now: Instant, flow: u64, mut ask: Ask) -> Judged {
+        ask.once = self.dns.names().denied(ask.to.ip());
+        ask.by_policy = ByPolicy::Unasked;
+        self.judge_named(now, flow, ask)
     }
 
     /// Judges a flow of the guest to this machine's loopback, which its settings have opened. Denials hold.
@@ -212,7 +251,7 @@ impl Context {
         to: SocketAddr,
     ) -> JudgedFlow {
         let ask = Ask { mapped: true, ..Ask::new(self.guest, protocol, from, to) };
-        self.judge_ask(now, ask)
+        self.judge_ask(now, ask).at_once()
     }
 
     /// Whether such a flow may go to `to` itself. Writes nothing down.
@@ -234,15 +273,33 @@ impl Context {
         opinion.map_or_else(by_rules, permits_flow)
     }
 
-    fn judge_ask(&mut self, now: Instant, mut ask: Ask) -> JudgedFlow {
+    /// Ends the wait of a flow for an answer.
+    pub(crate) fn release(&mut self, question: QuestionId) {
+        if let Some(desk) = &mut self.desk {
+            desk.release(question);
+        }
+    }
+
+    fn judge_ask(&mut self, now: Instant, mut ask: Ask) -> Judged {
         let to = ask.to;
         ask.names = self.dns.names_of(now, to.ip());
         ask.given = self.dns.given(&ask.names, to.ip());
         ask.once = self.dns.names().denied(to.ip());
         let flow = self.next_flow();
-        let decided = self.verdict(now, &mut ask);
-        let (mut verdict, mut end) = decided.unwrap_or((Verdict::Drop, to));
-        if self.rules.is_audit() && decided.is_some() {
+        self.judge_named(now, flow, ask)
+    }
+
+    /// Judges a flow whose names are known.
+    fn judge_named(&mut self, now: Instant, flow: u64, mut ask: Ask) -> Judged {
+        let (mut verdict, mut end, is_known) = match self.verdict(now, Some(flow), &mut ask) {
+            Found::Verdict(verdict, end) => (verdict, end, true),
+            Found::Unknown => (Verdict::Drop, ask.to, false),
+            Found::Waits(question) => {
+                ask.by_policy = ByPolicy::Asked;
+                return Judged::Waits(Waiting { flow, ask, question });
+            }
+        };
+        if self.rules.is_audit() && is_known {
             (verdict, end) = self.audit(now, flow, &mut ask, (verdict, end));
         }
         let shows_by_quic = ask.protocol == Protocol::Udp && ask.demand == Demand::PermittedName;
@@ -259,14 +316,10 @@ impl Context {
         if permits_flow(verdict) && !self.rates.0.is_empty() {
             ask.rate = self.rules.rated(&ask, None);
         }
-        self.counters.undecided += u64::from(decided.is_none());
-        let to = if decided.is_some() {
-            destination_or_denial(verdict, end)
-        } else {
-            Err(Denial::Forget)
-        };
+        self.counters.undecided += u64::from(!is_known);
+        let to = if is_known { destination_or_denial(verdict, end) } else { Err(Denial::Forget) };
         self.counters.denied += u64::from(to.is_err());
-        JudgedFlow { flow, ask, to }
+        Judged::Flow(JudgedFlow { flow, ask, to })
     }
 
     /// The way of a flow that rules permit to `to`; `None`: it has none, and must not go another.
@@ -274,13 +327,23 @@ impl Context {
         let (invented, name) = match self.dns.invented(to.ip()) {
             Some(name) => (true, Some(name?)),
             None if self.vias.is_direct() => return Some(Way::Direct),
-            None => (false, (to == ask.to).then(|| self.rules.name_for(ask)).flatten()),
+            None => (false, (to == ask.to).then(|| self.name_for(ask)).flatten()),
         };
         match self.vias.way(ask, to, name) {
             // No network has the address.
             Way::Direct if invented => None,
             Way::Proxy(_) if ask.protocol != Protocol::Tcp => None,
             way => Some(way),
+        }
+    }
+
+    /// The name by which a proxy may be asked for the destination of a flow that is permitted.
+    fn name_for<'a>(&self, ask: &'a Ask) -> Option<&'a Name> {
+        match &ask.by_policy {
+            ByPolicy::Permitted(names) => {
+                names.iter().find(|name| name.is_host_name() && !ask.given.contains(name))
+            }
+            ByPolicy::Unasked | ByPolicy::Asked => self.rules.name_for(ask),
         }
     }
 
@@ -394,9 +457,9 @@ impl Context {
         Rate::new(DESTINATIONS_PER_SECOND, DESTINATIONS_BURST)
     }
 
-    /// The verdict on a flow, and its final destination: each destination that a redirection leads to is judged.
-    /// `None`: the rules are about this machine's addresses, and the kernel does not say whether this is one.
-    fn verdict(&mut self, now: Instant, ask: &mut Ask) -> Option<(Verdict, SocketAddr)> {
+    /// The verdict on a flow, and its final destination: each destination that a redirection leads to is judged. The
+    /// policy is asked about a `flow` with a number only.
+    fn verdict(&mut self, now: Instant, flow: Option<u64>, ask: &mut Ask) -> Found {
         let (asked, given) = (ask.to, Arc::clone(&ask.given));
         ask.demand = Demand::Nothing;
         let mut verdict = Verdict::Refuse;
@@ -411,17 +474,27 @@ impl Context {
             };
             let Some(ours) = ours else {
                 (ask.to, ask.mapped) = (asked, false);
-                return None;
+                return Found::Unknown;
             };
             ask.ours = ours;
             let opinion = self.judge.as_ref().and_then(|judge| judge.judge(ask));
-            verdict = opinion.unwrap_or_else(|| self.rules.judge(ask));
-            if opinion.is_none() && permits_flow(verdict) && !ask.mapped {
-                ask.demand = self.rules.demand(ask);
+            let by_rules;
+            (verdict, by_rules) = match opinion.map(|verdict| (verdict, false)) {
+                Some(judged) => judged,
+                None => match self.decide(now, flow, ask) {
+                    Ok(decided) => decided,
+                    Err(question) => {
+                        (ask.to, ask.mapped) = (asked, false);
+                        return Found::Waits(question);
+                    }
+                },
+            };
+            if by_rules && permits_flow(verdict) && !ask.mapped {
+                ask.demand = self.demand(ask);
             }
             match verdict {
                 Verdict::To(to) if to != ask.to => {
-                    (ask.to, ask.mapped) = (to, opinion.is_none());
+                    (ask.to, ask.mapped) = (to, by_rules);
                     // The names were given for the first destination.
                     ask.given = Arc::default();
                 }
@@ -434,14 +507,82 @@ impl Context {
         }
         (ask.mapped, ask.given) = (false, given);
         let to = std::mem::replace(&mut ask.to, asked);
-        Some(match verdict {
+        let (verdict, to) = match verdict {
             // Rules redirect to each other without an end.
             Verdict::To(_) => (Verdict::Refuse, to),
             // Nobody but the gateway could answer, which did not take the flow.
             Verdict::Allow if to == asked && self.link.ends_here(to.ip()) => (Verdict::Refuse, to),
             Verdict::Allow if to != asked => (Verdict::To(to), to),
             verdict => (verdict, to),
-        })
+        };
+        Found::Verdict(verdict, to)
+    }
+
+    /// The verdict of the rules, or of the policy where these leave a flow open. `false`: the verdict is not the rules' to
+    /// demand something for.
+    fn decide(
+        &mut self,
+        now: Instant,
+        flow: Option<u64>,
+        ask: &mut Ask,
+    ) -> Result<(Verdict, bool), QuestionId> {
+        let Decision { verdict, reason } = self.rules.decide(ask);
+        if !matches!(reason, Reason::Open | Reason::NotPermitted) {
+            return Ok((verdict, true));
+        }
+        // A mapping of the rules leads on where the policy permits the mapped address.
+        let opened = |rules: &Rules, ask: &Ask| match permits_flow(verdict) {
+            true => verdict,
+            false => rules.opened().judge(ask),
+        };
+        if matches!(ask.by_policy, ByPolicy::Permitted(_)) {
+            return Ok((opened(&self.rules, ask), true));
+        }
+        let (Some(desk), Some(flow), false) = (&mut self.desk, flow, self.rules.is_audit()) else {
+            return Ok((verdict, true));
+        };
+        match desk.ask(now, flow, ask) {
+            Asked::Waits(question) => Err(question),
+            Asked::Rules => Ok((verdict, true)),
+            Asked::Decided { verdict: Verdict::Allow, shown } => {
+                let names = if shown { Arc::clone(&ask.names) } else { Arc::default() };
+                ask.by_policy = ByPolicy::Permitted(names);
+                Ok((opened(&self.rules, ask), true))
+            }
+            Asked::Decided { verdict, .. } => Ok((verdict, false)),
+        }
+    }
+
+    /// The demand on a flow that is permitted.
+    fn demand(&self, ask: &Ask) -> Demand {
+        match &ask.by_policy {
+            ByPolicy::Unasked | ByPolicy::Asked => self.rules.demand(ask),
+            ByPolicy::Permitted(_) if ask.protocol == Protocol::Echo => Demand::Nothing,
+            ByPolicy::Permitted(names) if !names.is_empty() => Demand::PermittedName,
+            ByPolicy::Permitted(_)
+                if ask.protocol == Protocol::Tcp && self.rules.denies_names() =>
+            {
+                Demand::NoDeniedName
+            }
+            ByPolicy::Permitted(_) => Demand::Nothing,
+        }
+    }
+
+    /// Whether the rules, or the policy that permits the flow, let it go on with what it shows.
+    fn accepts_shown(&self, ask: &Ask, shown: &Shown) -> bool {
+        let ByPolicy::Permitted(names) = &ask.by_policy else {
+            return self.rules.permits_shown(ask, shown);
+        };
+        if let Some(name) = &shown.name {
+            let named = Ask { names: [name.clone()].into(), ..ask.clone() };
+            if matches!(self.rules.decide(&named).reason, Reason::Denial(_)) {
+                return false;
+            }
+        }
+        let shows = matches!(shown.by, ShownBy::Tls | ShownBy::Http | ShownBy::Quic);
+        let is_one = || shows && shown.name.as_ref().is_some_and(|name| names.contains(name));
+        let by_rules = || self.rules.is_restricted() && self.rules.permits_shown(ask, shown);
+        names.is_empty() || is_one() || by_rules()
     }
 
     /// Adds the names for which the resolver has given the destination since.
@@ -473,12 +614,19 @@ impl Context {
         if record.ask.direction == Direction::In {
             return self.permits_client(&record.ask).then_some(Demand::Nothing);
         }
+        if record.ask.by_policy == ByPolicy::Asked {
+            // The answer will be judged by the rules of its time.
+            let reason = self.rules.decide(&record.ask).reason;
+            let asks =
+                matches!(reason, Reason::Open | Reason::NotPermitted | Reason::Permission(_));
+            return asks.then_some(Demand::Nothing);
+        }
         let before = record.ask.demand;
         let ask = &mut record.ask;
         self.add_names(now, ask);
         ask.once = self.dns.names().denied(ask.to.ip());
         let mut ask = ask.clone();
-        let (verdict, end) = self.verdict(now, &mut ask)?;
+        let Found::Verdict(verdict, end) = self.verdict(now, None, &mut ask) else { return None };
         record.ask.rate = self.rules.rated(&ask, record.shown.as_ref());
         if self.rules.is_audit() {
             let goes_on = permits_flow(verdict) || self.opened(&ask, end).is_some();
@@ -492,7 +640,7 @@ impl Context {
         record.ask.demand = ask.demand;
         match (ask.demand, &record.shown) {
             (Demand::Nothing, _) => Some(Demand::Nothing),
-            (demand, Some(shown)) => self.rules.permits_shown(&ask, shown).then_some(demand),
+            (demand, Some(shown)) => self.accepts_shown(&ask, shown).then_some(demand),
             // The flow has yet to show its name.
             (demand, None) if before == demand || before == Demand::PermittedName => Some(demand),
             // Nobody has looked at the flow's first bytes. The names of its address are judged above.
@@ -599,7 +747,7 @@ impl Context {
     ) -> bool {
         let audit = std::mem::take(&mut record.ask.audit);
         self.add_names(now, &mut record.ask);
-        let permits = audit != Audit::Refused && self.rules.permits_shown(&record.ask, shown);
+        let permits = audit != Audit::Refused && self.accepts_shown(&record.ask, shown);
         if !permits && self.rules.is_audit() {
             self.note_audit(now, record.flow, &record.ask, Some(shown.clone()));
             record.shown = Some(shown.clone());

@@ -12,7 +12,7 @@ const NOW: Instant = Instant::from_millis(1000);
 
 fn judge(context: &mut Context, to: &str) -> Result<SocketAddr, Denial> {
     let from = "10.0.2.15:4000".parse().unwrap();
-    context.judge(NOW, Protocol::Tcp, from, to.parse().unwrap()).to
+    context.judge(NOW, Protocol::Tcp, from, to.parse().unwrap()).at_once().to
 }
 
 /// The guest has asked for the name.
@@ -72,7 +72,7 @@ fn a_denial_by_name_holds_for_good_where_the_guest_was_told_of_the_address() {
     let from = "10.0.2.15:4000".parse().unwrap();
     for (port, may) in [(25, false), (80, true)] {
         let to = SocketAddr::from(([203, 0, 113, 1], port));
-        let judged = context.judge(later, Protocol::Tcp, from, to);
+        let judged = context.judge(later, Protocol::Tcp, from, to).at_once();
         assert!(judged.ask.names.is_empty(), "it is still remembered");
         assert_eq!(judged.to.is_ok(), may, "port {port}");
     }

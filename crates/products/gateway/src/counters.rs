@@ -31,6 +31,12 @@ pagewire::parts::counters! {
         proxies_failed,
         /// Asks that were dropped because the kernel did not say whether the destination is this machine.
         undecided,
+        /// Questions to a policy.
+        questions,
+        /// The part of `questions` that had no answer in time.
+        questions_unanswered,
+        /// Asks that were no question, because there were too many.
+        questions_refused,
         /// Names that the resolver refused, because of a rule or for want of a resolver.
         names_denied,
         /// The part of `names_denied` that a denial has for some ports, whose addresses found no room.

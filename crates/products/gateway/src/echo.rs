@@ -23,7 +23,8 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 use slab::Slab;
 
-use crate::context::{Context, Decide, FlowRecord, JudgedFlow};
+use crate::asking::{Held, QuestionId};
+use crate::context::{Context, Decide, FlowRecord, Judged, JudgedFlow};
 use crate::epoll::{SourceKind, Token};
 use crate::limits::{ECHO_IDLE, ECHO_PEERS, ECHOES, UDP_BURST, UDP_LONGEST, UDP_SWEEP};
 use crate::request::{FlowState, How, Protocol};
@@ -47,6 +48,8 @@ pub(crate) struct Echo {
     /// Kernel sockets that may have replies or errors.
     listed: Vec<u32>,
     sweep_at: Option<Instant>,
+    /// Requests of flows that a policy is asked about.
+    held: Held,
 }
 
 /// The state of one identifier of the guest.
@@ -68,7 +71,8 @@ struct Peer {
 impl Echo {
     pub(crate) fn new(socket: UdpId) -> Self {
         let (pingers, by_guest) = (Slab::new(), HashMap::new());
-        Self { socket, pingers, by_guest, readable: false, listed: Vec::new(), sweep_at: None }
+        let (listed, held) = (Vec::new(), Held::default());
+        Self { socket, pingers, by_guest, readable: false, listed, sweep_at: None, held }
     }
 
     /// Whether events of this socket are for [`note_guest`](Self::note_guest).
@@ -127,7 +131,13 @@ impl Echo {
             return errors::send_error(now, stack, &flow, (Unreachable::TimeExceeded, None));
         }
         let (at, to) = match self.route(now, context, message) {
-            Ok(found) => found,
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                let asked = SocketAddr::new(message.to.ip(), 0);
+                let is_held = self.held.add(message.from, asked, message);
+                context.counters.datagrams_lost += u64::from(!is_held);
+                return;
+            }
             Err(None) => return,
             Err(Some(why)) => return errors::send_error(now, stack, &flow, (why, None)),
         };
@@ -158,34 +168,87 @@ impl Echo {
         }
     }
 
-    /// The slot of a request's identifier, and the destination; or the ICMP error for a guest that may not send.
+    /// Goes on with flows about which a policy has answered: sends what was held, or the guest's ICMP error.
+    pub(crate) fn resume(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        context: &mut Context,
+        answered: &[QuestionId],
+    ) {
+        for (waiting, messages) in self.held.take(answered) {
+            let route = match context.judge_waiting(now, waiting.flow, waiting.ask) {
+                Judged::Flow(judged) => self.admit(now, context, judged).map(drop),
+                Judged::Waits(waiting) => {
+                    self.held.wait(waiting);
+                    Ok(())
+                }
+            };
+            for message in &messages {
+                let flow = Flow::echo(message.from, message.to.ip(), sequence_of(message));
+                match route {
+                    Ok(()) => self.send(now, stack, context, message),
+                    Err(None) => {}
+                    Err(Some(why)) => errors::send_error(now, stack, &flow, (why, None)),
+                }
+            }
+        }
+    }
+
+    /// The slot of a request's identifier, and the destination; `None`: the flow waits for a policy. Or the ICMP error
+    /// for a guest that may not send.
     fn route(
         &mut self,
         now: Instant,
         context: &mut Context,
         message: &UdpMessage,
-    ) -> Result<(u32, IpAddr), Option<Unreachable>> {
+    ) -> Result<Option<(u32, IpAddr)>, Option<Unreachable>> {
         let known = self.by_guest.get(&message.from).copied();
         let asked = SocketAddr::new(message.to.ip(), 0);
         if let Some(at) = known
             && let Some(pinger) = self.pingers.get(at as usize)
             && let Some(peer) = pinger.peers.iter().rfind(|peer| peer.record.ask.to == asked)
         {
-            return Ok((at, peer.at));
+            return Ok(Some((at, peer.at)));
+        }
+        if self.held.has(message.from, asked) {
+            return Ok(None);
         }
         // The rate is checked before the verdict, which may be written down.
         if !context.may_add_destination(now) {
             return Err(None);
         }
-        let judged = context.judge(now, Protocol::Echo, message.from, asked);
+        match context.judge(now, Protocol::Echo, message.from, asked) {
+            Judged::Flow(judged) => self.admit(now, context, judged).map(Some),
+            Judged::Waits(waiting) if self.held.has_room() => {
+                context.count_destination(now);
+                self.held.wait(waiting);
+                Ok(None)
+            }
+            Judged::Waits(waiting) => {
+                context.release(waiting.question);
+                Err(None)
+            }
+        }
+    }
+
+    /// Adds the destination of a judged flow to those of its identifier. Returns the identifier's slot, and the
+    /// destination; or the ICMP error for a guest that may not send.
+    fn admit(
+        &mut self,
+        now: Instant,
+        context: &mut Context,
+        judged: JudgedFlow,
+    ) -> Result<(u32, IpAddr), Option<Unreachable>> {
+        let from = judged.ask.from;
         let to = judged.to.map_err(errors::unreachable_of_denial)?.ip();
-        if to.is_ipv4() != message.from.is_ipv4() {
+        if to.is_ipv4() != from.is_ipv4() {
             return Err(Some(Unreachable::Net));
         }
         context.count_destination(now);
-        let at = match known {
+        let at = match self.by_guest.get(&from).copied() {
             Some(at) => at,
-            None => self.open(now, context, message.from).ok_or(None)?,
+            None => self.open(now, context, from).ok_or(None)?,
         };
         let Some(pinger) = self.pingers.get_mut(at as usize) else { return Err(None) };
         if pinger.peers.len() >= ECHO_PEERS {
@@ -327,6 +390,7 @@ impl Echo {
     pub(crate) fn end_all(&mut self, now: Instant, stack: &mut Stack, context: &Context) {
         let all: Vec<usize> = self.pingers.iter().map(|(at, _)| at).collect();
         all.into_iter().for_each(|at| self.close(now, context, at, How::Removed));
+        self.held.clear();
         stack.close(now, self.socket);
         (self.readable, self.sweep_at) = (false, None);
     }

@@ -10,9 +10,10 @@ use pagewire::memory::{CopyLedger, Frag};
 use pagewire::services::Instant;
 use pagewire::{Device, Pair};
 
+use crate::asking::{Lines, read_answer};
 use crate::autoconf::{Autoconf, AutoconfConfig};
 use crate::dns::query::{BadQuery, Code, Query, refuse};
-use crate::limits::{HELD, HELD_DATAGRAMS, VIA_HEAD};
+use crate::limits::{HELD, HELD_DATAGRAMS, JUDGE_LINE, VIA_HEAD};
 use crate::policy::{Rule, RulesEntry, RulesFile};
 use crate::request::{Demand, Shown};
 use crate::shown::{DatagramGate, Gate, Next, Pass};
@@ -210,4 +211,20 @@ fn ask_proxy(
             }
         }
     }
+}
+
+/// What a program that judges writes, in two pieces cut at `at`: the answers are those of the whole.
+pub fn judge_answers(bytes: &[u8], at: usize) {
+    let read = |pieces: &[&[u8]]| {
+        let (mut lines, mut answers) = (Lines::default(), Vec::new());
+        for piece in pieces {
+            lines.take(piece, |line| {
+                assert!(line.len() <= JUDGE_LINE, "a line is longer than the limit");
+                answers.extend(read_answer(line));
+            });
+        }
+        answers
+    };
+    let (one, other) = bytes.split_at(at.min(bytes.len()));
+    assert_eq!(read(&[one, other]), read(&[bytes]), "the cut changes what is read");
 }

@@ -14,6 +14,7 @@ use pagewire::tcp::TcpConfig;
 use pagewire::{Cidr, Device, Host, StartError};
 use rustix::process::{Resource, getrlimit};
 
+use crate::asking::Desk;
 use crate::builder::{Builder, GuestConfig};
 use crate::context::{Context, DescriptorShare, Rates};
 use crate::counters::Counters;
@@ -199,10 +200,15 @@ impl Gateway {
             own: settings.names.clone(),
             rules: Arc::clone(&settings.rules),
             denied: settings.denied,
+            resolves_open: settings.policy.is_some(),
         };
         let mut watch = EpollSet::new()?;
         let dns = host.with_stack(|stack, _| DnsServer::open(stack, dns))?;
         watch.add_wakeup(dns.wait_fd())?;
+        let desk = settings.policy.clone().map(Desk::new).transpose()?;
+        if let Some(desk) = &desk {
+            watch.add_wakeup(desk.wait_fd())?;
+        }
         let last_flow = Arc::<AtomicU64>::default();
         let loopback = match config.inside.clone() {
             None => None,
@@ -225,6 +231,7 @@ impl Gateway {
             rules: Arc::clone(&settings.rules),
             vias: Arc::clone(&settings.vias),
             judge: settings.judge.clone(),
+            desk,
             dns,
             local_addresses: LocalAddresses::new(Arc::clone(&settings.routes)),
             journal: settings.journal.clone(),

@@ -17,6 +17,7 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod asking;
 mod autoconf;
 mod bounded_log;
 mod builder;
@@ -54,6 +55,7 @@ mod world;
 #[doc(hidden)]
 pub mod fuzzing;
 
+pub use asking::{Opinion, Policy, SocketPolicy};
 pub use autoconf::{Autoconf, AutoconfConfig, AutoconfCounters, AutoconfWatch};
 pub use bounded_log::BoundedLog;
 pub use builder::{Builder, GuestConfig, LocalClients};

@@ -375,6 +375,38 @@ pub const OURS_DESTINATIONS: usize = 1024;
 /// Lifetime of an entry of that cache: an interface may get or lose an address.
 pub const OURS_TIME: Duration = Duration::from_secs(1);
 
+// Questions to a policy.
+
+/// Questions of one guest to a policy that are open at once. Further flows get the verdict for want of an answer.
+pub const POLICY_QUESTIONS: usize = 256;
+
+/// Questions of one guest a second, on average once the burst is spent: guests share a program that answers. Further
+/// flows get the verdict for want of an answer.
+pub const POLICY_QUESTIONS_PER_SECOND: u32 = 1000;
+
+/// Questions in one burst.
+pub const POLICY_QUESTIONS_BURST: u32 = 1000;
+
+/// Answers of a policy that are kept for one guest at once, as long as they say; more are not kept. Some 200 bytes each
+/// beside the names.
+pub const POLICY_ANSWERS: usize = 4096;
+
+/// The longest time for which an answer is kept.
+pub const POLICY_KEEP: Duration = Duration::from_secs(24 * 3600);
+
+/// Flows of one guest's datagrams that wait for a policy, and as many of its echo requests. Each holds up to
+/// [`HELD_DATAGRAMS`].
+pub const POLICY_FLOWS: usize = 256;
+
+/// Bytes of all datagrams that are held so, and as many of echo requests: a thirty-second of [`MEMORY`].
+pub const POLICY_HELD: usize = 1 << 20;
+
+/// Questions to a program on a Unix socket that wait to be written. More have no answer.
+pub const JUDGE_QUEUE: usize = 1024;
+
+/// Longest line of such a program, in bytes. The rest of a longer line is ignored.
+pub const JUDGE_LINE: usize = 4096;
+
 // The resolver.
 
 /// Queries of one guest on their way to resolvers, each with a descriptor; stub resolvers have a

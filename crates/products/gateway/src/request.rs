@@ -151,6 +151,8 @@ pub struct Ask {
     pub(crate) audit: Audit,
     /// The number of the permission whose rate the flow has.
     pub(crate) rate: Option<usize>,
+    /// What a policy says of the flow.
+    pub(crate) by_policy: ByPolicy,
 }
 
 impl Ask {
@@ -159,6 +161,7 @@ impl Ask {
         let (names, direction) = (Arc::default(), Direction::Out);
         let (given, once, demand) = (Arc::default(), Arc::default(), Demand::Nothing);
         let (ours, mapped, audit) = (false, false, Audit::Permitted);
+        let by_policy = ByPolicy::Unasked;
         Self {
             guest,
             protocol,
@@ -173,6 +176,7 @@ impl Ask {
             mapped,
             audit,
             rate: None,
+            by_policy,
         }
     }
 
@@ -213,6 +217,18 @@ pub(crate) enum Audit {
     AsksForName,
     /// They refuse the flow. The name that it shows is to be written down, too.
     Refused,
+}
+
+/// What a policy says of a flow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ByPolicy {
+    /// It has said nothing.
+    #[default]
+    Unasked,
+    /// It is being asked.
+    Asked,
+    /// It permits the flow, which must show one of these names; none: the address decides.
+    Permitted(Arc<[Name]>),
 }
 
 /// The protocol by which a connection shows its name.

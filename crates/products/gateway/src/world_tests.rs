@@ -13,6 +13,7 @@ use pagewire::services::{DatagramKind, Error, Event, Instant, RecvFlags, SendFla
 use pagewire::tcp::TcpConfig;
 use pagewire_stack::StackConfig;
 
+use crate::asking::{Desk, PolicySettings};
 use crate::context::{Context, DescriptorShare, Rates};
 use crate::counters::Counters;
 use crate::denials::Denials;
@@ -58,6 +59,7 @@ impl Dial for Far {
 pub(crate) struct Settings {
     pub(crate) rules: Rules,
     pub(crate) judge: Option<Arc<dyn Judge>>,
+    pub(crate) policy: Option<PolicySettings>,
     pub(crate) names: OwnNames,
     pub(crate) resolver: Option<Resolver>,
     pub(crate) vias: Vias,
@@ -101,8 +103,14 @@ pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Record
         resolver: settings.resolver.unwrap_or(Resolver::None),
         own: settings.names,
         rules: Arc::clone(&rules),
+        resolves_open: settings.policy.is_some(),
         ..DnsConfig::default()
     };
+    let desk = settings.policy.map(|policy| Desk::new(policy).unwrap());
+    let mut watch = EpollSet::new().unwrap();
+    if let Some(desk) = &desk {
+        watch.add_wakeup(desk.wait_fd()).unwrap();
+    }
     let context = Context {
         guest: GuestId(1),
         link: GuestLink {
@@ -114,10 +122,11 @@ pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Record
         rules,
         vias: Arc::new(settings.vias),
         judge: settings.judge,
+        desk,
         dns: DnsServer::open(stack, dns).unwrap(),
         local_addresses: LocalAddresses::new(settings.routes),
         journal: Some(Arc::new(move |record| noted.lock().unwrap().push(record))),
-        watch: EpollSet::new().unwrap(),
+        watch,
         counters: Counters::default(),
         denials: Denials::default(),
         held: Arc::default(),

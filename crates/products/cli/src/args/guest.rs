@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use pagewire::device::FaultConfig;
@@ -122,6 +123,20 @@ pub(crate) struct GuestOptions {
     /// Loopback, link-local and metadata addresses stay closed
     #[arg(long)]
     pub(crate) audit: bool,
+
+    /// Ask the program that listens at this Unix socket about what neither a permission nor a denial is for: one JSON
+    /// object a line. The guest waits meanwhile, and names that no denial has are resolved
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["audit", "learn", "offline"])]
+    pub(crate) judge: Option<PathBuf>,
+
+    /// How long the program of --judge may take for an answer, as in 500ms or 5s
+    #[arg(long, requires = "judge", default_value = "5s", value_parser = judge_time, value_name = "TIME")]
+    pub(crate) judge_time: Duration,
+
+    /// What a connection gets for which the program of --judge gives no answer: prohibit, refuse, unreachable, drop or
+    /// allow
+    #[arg(long, requires = "judge", default_value = "prohibit", value_parser = judge_default, value_name = "HOW")]
+    pub(crate) judge_default: Verdict,
 
     /// Write rules to FILE at the end that permit what the guest has reached beyond --allow; as with --audit,
     /// nothing is refused meanwhile. FILE must be new, or empty
@@ -384,6 +399,32 @@ pub(crate) fn denial(text: &str) -> Result<(Rule, Verdict), String> {
     match rule.rate {
         Some(rate) => Err(format!("'@{rate}': a denial has no rate")),
         None => Ok((rule, answer)),
+    }
+}
+
+/// What a guest gets for want of an answer.
+fn judge_default(text: &str) -> Result<Verdict, String> {
+    match text {
+        "prohibit" => Ok(Verdict::Prohibit),
+        "refuse" => Ok(Verdict::Refuse),
+        "unreachable" => Ok(Verdict::Unreachable),
+        "drop" => Ok(Verdict::Drop),
+        "allow" => Ok(Verdict::Allow),
+        _ => Err("give prohibit, refuse, unreachable, drop or allow".to_owned()),
+    }
+}
+
+/// A time in seconds or milliseconds, of a millisecond to an hour.
+fn judge_time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(number), _) => (number, 1),
+        (None, Some(number)) => (number, 1000),
+        (None, None) => ("", 0),
+    };
+    let millis = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    match millis {
+        Some(millis @ 1..=3_600_000) => Ok(Duration::from_millis(millis)),
+        _ => Err("give a time up to an hour, as in 500ms or 5s".to_owned()),
     }
 }
 

@@ -9,6 +9,7 @@ mod rules;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use pagewire_gateway::netns::NsSockets;
 use pagewire_gateway::sandbox::{self, SandboxError, SandboxPlan};
 use pagewire_gateway::{
     Builder, Forward, Gateway, Guest, GuestConfig, LocalClients, Log, OpenPort, OwnNames, Protocol,
-    Publish, PublishedPort, Resolver, Rules, Source,
+    Publish, PublishedPort, Resolver, Rules, SocketPolicy, Source, Verdict,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -51,6 +52,15 @@ pub(crate) struct OpenGateway {
     rule_folders: Vec<PathBuf>,
     watch: Option<RulesWatch>,
     learn: Option<(PathBuf, File)>,
+    judge: Option<OutsideJudge>,
+}
+
+/// The program of `--judge`.
+struct OutsideJudge {
+    path: PathBuf,
+    stream: UnixStream,
+    limit: Duration,
+    otherwise: Verdict,
 }
 
 /// Makes of the options what needs rights, or can be wrong.
@@ -94,6 +104,7 @@ pub(crate) fn open(
         config,
         published,
         learn: options.learn.clone().map(learn_file).transpose()?,
+        judge: judge(options)?,
         log: options.log.as_deref().map(|path| log(path, options.log_size)).transpose()?,
         line_delay: fault.map_or(Duration::ZERO, |fault| fault.delay + fault.jitter),
         line: LineWrappers::open(fault, options.pcap.as_deref())?,
@@ -123,6 +134,18 @@ impl OpenGateway {
         let mut builder = self.builder;
         if let Some((file, most)) = self.log {
             builder = builder.journal(Log::to_file(file, most).map_err(|e| failed(&e))?);
+        }
+        if let Some(OutsideJudge { path, stream, limit, otherwise }) = self.judge {
+            let path = path.display().to_string();
+            let on_end = move || {
+                let _ = writeln!(
+                    io::stderr(),
+                    "pagewire: --judge {path}: the program has ended the connection: what it would be asked about gets \
+                     the verdict of --judge-default"
+                );
+            };
+            let policy = SocketPolicy::over(stream, on_end).map_err(|e| failed(&e))?;
+            builder = builder.policy(policy, limit, otherwise);
         }
         let gateway = builder.start();
         let guest = gateway.add_boxed(device, self.config).map_err(|e| failed(&e))?;
@@ -160,6 +183,15 @@ fn learn_file(path: PathBuf) -> Result<(PathBuf, File), Failure> {
         0 => Ok((path, file)),
         _ => Err(failed("the file has content: remove it, or take another".to_owned())),
     }
+}
+
+/// Connects to the program of `--judge`, while this process still may.
+fn judge(options: &GuestOptions) -> Result<Option<OutsideJudge>, Failure> {
+    let Some(path) = options.judge.clone() else { return Ok(None) };
+    let stream = UnixStream::connect(&path)
+        .map_err(|e| Failure::because(format!("--judge {}", path.display()), reason(&e)))?;
+    let (limit, otherwise) = (options.judge_time, options.judge_default);
+    Ok(Some(OutsideJudge { path, stream, limit, otherwise }))
 }
 
 /// Opens the log.

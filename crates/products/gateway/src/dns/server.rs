@@ -16,7 +16,7 @@ use super::query::{self, AnsweredAddresses, BadQuery, Code, Query};
 use super::resolvers::{Resolver, Resolvers};
 use super::upstream::{FinishedQuery, PendingQuery, Transport, Upstream};
 use crate::limits::{DNS_BURST, DNS_DENIED, DNS_OWN_TTL, DNS_PER_SECOND, DNS_QUERY};
-use crate::policy::{Names, Resolved, Rules};
+use crate::policy::{Names, Reason, Resolved, Rules};
 use crate::rate::Rate;
 use crate::request::Name;
 
@@ -41,6 +41,8 @@ pub struct DnsConfig {
     pub own: OwnNames,
     /// Names that it does not ask for.
     pub rules: Arc<Rules>,
+    /// Names that no rule is about are resolved, too.
+    pub resolves_open: bool,
     /// The answer about names that rules forbid.
     pub denied: DeniedName,
 }
@@ -95,6 +97,7 @@ pub struct DnsServer {
     resolvers: Resolvers,
     own: OwnNames,
     rules: Arc<Rules>,
+    resolves_open: bool,
     denied: DeniedName,
     names: Names,
     /// Addresses that stand for names; `None`: resolvers are asked.
@@ -129,7 +132,7 @@ impl DnsServer {
     /// If an address is not one of the stack's, or another socket has the port; the kernel's, if
     /// this process has too many descriptors.
     pub fn open(stack: &mut Stack, config: DnsConfig) -> io::Result<Self> {
-        let DnsConfig { on, resolver, own, rules, denied } = config;
+        let DnsConfig { on, resolver, own, rules, resolves_open, denied } = config;
         let failed = |error: Error| io::Error::from_raw_os_error(error.errno());
         let (mut sockets, mut clients) = (Vec::new(), Clients::default());
         for address in on {
@@ -144,6 +147,7 @@ impl DnsServer {
             resolvers: Resolvers::new(&resolver),
             own,
             rules,
+            resolves_open,
             denied,
             names: Names::default(),
             invented: (resolver == Resolver::Invented).then(InventedAddresses::default),
@@ -320,7 +324,10 @@ impl DnsServer {
             return Decision::Answer(answer);
         }
         let may = match &query.name {
-            Some(name) => self.rules.resolves(name),
+            Some(name) => match self.rules.refusal_of_name(name) {
+                Some(Reason::NotPermitted) => self.resolves_open,
+                refusal => refusal.is_none(),
+            },
             // No rule can judge a name that it cannot read.
             None => !self.rules.has_names(),
         };

@@ -321,6 +321,27 @@ fn a_forbidden_name_is_not_asked_for() {
 }
 
 #[test]
+fn names_that_no_rule_is_about_are_resolved_where_a_policy_judges_flows() {
+    for resolves_open in [false, true] {
+        let fake = Fake::new();
+        let rules = Rules::default().allow("good.net".parse().unwrap());
+        let rules = Arc::new(rules.deny("*.evil.net".parse().unwrap()));
+        let config = DnsConfig { rules, resolves_open, ..config(&[fake.address()]) };
+        let mut world = World::new(config);
+        let socket = world.socket();
+        world.ask(socket, 1, "www.evil.net", 1);
+        assert_eq!(world.rcode(socket), Some(RCODE::Refused), "a denial holds");
+        world.ask(socket, 2, "other.net", 1);
+        if resolves_open {
+            fake.next();
+        } else {
+            assert_eq!(world.rcode(socket), Some(RCODE::Refused));
+            assert!(fake.is_silent());
+        }
+    }
+}
+
+#[test]
 fn without_resolvers_only_own_names_are_known() {
     let mut config = DnsConfig { resolver: Resolver::None, ..config(&[]) };
     config.own.add_word("gateway", "10.0.2.2".parse().unwrap()).unwrap();

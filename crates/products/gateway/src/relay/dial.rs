@@ -7,7 +7,7 @@
 //!              refused        given up           refused, unreachable, silence
 //! ```
 //!
-//! Where a proxy is the [`Way`], that is dialled, and asked for the connection before the guest has an answer.
+//! A policy of the embedding program may take its time to judge. Where a proxy is the [`Way`], that is dialled, and asked for the connection before the guest has an answer.
 //!
 //! [`Dials`] owns the requests and the queues. The methods of [`Relay`] below it take one step each, in this order:
 //! [`handle_requests`](Relay::handle_requests), [`admit`](Relay::admit), [`handle_dialled`](Relay::handle_dialled).
@@ -29,7 +29,8 @@ use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use super::dialler::Dialled;
 use super::pair::Pair;
 use super::{Flow, Relay};
-use crate::context::{Denial, FlowRecord, JudgedFlow};
+use crate::asking::{QuestionId, Waiting};
+use crate::context::{Denial, FlowRecord, Judged, JudgedFlow};
 use crate::limits::{
     CONNECTS_BURST, CONNECTS_PER_SECOND, DIAL_FAIR, DIAL_RETRY, DIALS, DIALS_PER_DESTINATION,
     FAILED_CONNECT_COSTS, LARGE_BUFFERS, LEAVES_BURST, LEAVES_PER_SECOND, LEFT_DESTINATIONS,
@@ -84,13 +85,20 @@ struct PendingRequest {
 impl PendingRequest {
     /// The destination that is or will be dialled.
     fn destination(&self) -> Destination {
-        let (DialStage::Waiting(to) | DialStage::Dialling(to, _)) = self.stage;
-        to
+        match self.stage {
+            DialStage::Waiting(to) | DialStage::Dialling(to, _) => to,
+            DialStage::Judging(_) => {
+                let to = self.record.ask.to;
+                Destination { host: to.ip(), peer: to }
+            }
+        }
     }
 }
 
 #[derive(Clone, Copy)]
 enum DialStage {
+    /// A policy is asked about the request.
+    Judging(QuestionId),
     /// The request waits to be dialled.
     Waiting(Destination),
     /// The destination is being dialled, and the flow is in this slot.
@@ -370,14 +378,48 @@ impl Relay {
 
     fn begin_request(&mut self, now: Instant, stack: &mut Stack, request: &SynRequest) {
         self.context.counters.asked += 1;
-        let JudgedFlow { flow, ask, to } =
-            self.context.judge(now, Protocol::Tcp, request.from, request.to);
+        let judged = self.context.judge(now, Protocol::Tcp, request.from, request.to);
+        self.handle_judged(now, stack, (request.id, request.at), judged);
+    }
+
+    /// Judges requests again whose questions have answers.
+    pub(super) fn resume_requests(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        answered: &[QuestionId],
+    ) {
+        let has_waited = |pending: &PendingRequest| matches!(pending.stage, DialStage::Judging(id) if answered.contains(&id));
+        let requests = self.dials.requests.extract_if(|_, pending| has_waited(pending));
+        for (id, PendingRequest { record, .. }) in requests.collect::<Vec<_>>() {
+            let judged = self.context.judge_waiting(now, record.flow, record.ask);
+            self.handle_judged(now, stack, (id, record.began), judged);
+        }
+    }
+
+    fn handle_judged(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        (id, began): (RequestId, Instant),
+        judged: Judged,
+    ) {
+        let JudgedFlow { flow, ask, to } = match judged {
+            Judged::Flow(judged) => judged,
+            Judged::Waits(Waiting { flow, ask, question }) => {
+                let (record, stage) =
+                    (FlowRecord::new(began, flow, ask), DialStage::Judging(question));
+                let pending = PendingRequest { record, stage, proxy: None, waited: false };
+                self.dials.requests.insert(id, pending);
+                return;
+            }
+        };
         let to = match to {
             Ok(to) => to,
-            Err(denial) => return self.answer(now, stack, request.id, answer_of(denial)),
+            Err(denial) => return self.answer(now, stack, id, answer_of(denial)),
         };
         let way = self.context.way(&ask, to);
-        let mut record = FlowRecord::new(request.at, flow, ask);
+        let mut record = FlowRecord::new(began, flow, ask);
         let (proxy, peer) = match way {
             Some(Way::Direct) => (None, Some(to)),
             Some(Way::Proxy(route)) => {
@@ -388,12 +430,12 @@ impl Relay {
             None => (None, None),
         };
         let Some(peer) = peer else {
-            return self.answer(now, stack, request.id, answer_of(Denial::Prohibit));
+            return self.answer(now, stack, id, answer_of(Denial::Prohibit));
         };
         let stage = DialStage::Waiting(Destination { host: to.ip(), peer });
         let pending = PendingRequest { record, stage, proxy, waited: false };
-        self.dials.requests.insert(request.id, pending);
-        self.dials.wait(request.id);
+        self.dials.requests.insert(id, pending);
+        self.dials.wait(id);
     }
 
     /// Dials for waiting requests, as far as there are slots.
@@ -707,8 +749,10 @@ impl Relay {
 
     fn forget(&mut self, id: RequestId) -> Option<PendingRequest> {
         let pending = self.dials.requests.remove(&id)?;
-        if let DialStage::Dialling(to, _) = pending.stage {
-            self.dials.end(to.host);
+        match pending.stage {
+            DialStage::Dialling(to, _) => self.dials.end(to.host),
+            DialStage::Judging(question) => self.context.release(question),
+            DialStage::Waiting(_) => {}
         }
         Some(pending)
     }

@@ -130,6 +130,10 @@ impl Relay {
 mod tests;
 
 #[cfg(test)]
+#[path = "policy_tests.rs"]
+mod policy_tests;
+
+#[cfg(test)]
 #[path = "audit_tests.rs"]
 mod audit_tests;
 

@@ -31,6 +31,7 @@ use pagewire::services::{Event, Instant, ListenerId, Readiness, SocketId, Stack,
 use rustix::event::epoll::EventFlags;
 use slab::Slab;
 
+use crate::asking::Desk;
 use crate::context::{Context, FlowRecord};
 use crate::counters::Counters;
 use crate::denials::Denied;
@@ -188,6 +189,7 @@ impl Relay {
             self.take_inbox(now, stack);
         }
         self.list_paced(now);
+        self.resume(now, stack, woken);
         self.pump(now, stack);
         self.deliver(now, stack);
         self.sweep(now, stack);
@@ -212,8 +214,31 @@ impl Relay {
         let due = [listed, self.dials.poll_timeout(), self.deliver_at, self.sweep_at];
         let names = self.context.dns.poll_timeout();
         let denials = self.context.denials.poll_timeout();
-        let due = due.into_iter().chain([self.paced.peek().map(|Reverse((at, ..))| *at)]);
-        due.chain([self.accept_at, names, denials]).chain(datagrams).flatten().min()
+        let questions = self.context.desk.as_ref().and_then(Desk::poll_timeout);
+        let paced = self.paced.peek().map(|Reverse((at, ..))| *at);
+        due.into_iter()
+            .chain([self.accept_at, names, denials, questions, paced])
+            .chain(datagrams)
+            .flatten()
+            .min()
+    }
+
+    /// Goes on with flows about which the policy has answered.
+    fn resume(&mut self, now: Instant, stack: &mut Stack, woken: bool) {
+        let Some(desk) = &mut self.context.desk else { return };
+        if !woken && desk.poll_timeout().is_none_or(|at| at > now) {
+            return;
+        }
+        let answered = desk.turn(now);
+        if answered.is_empty() {
+            return;
+        }
+        self.resume_requests(now, stack, &answered);
+        self.udp.resume(now, stack, &mut self.context, &answered);
+        self.echo.resume(now, stack, &mut self.context, &answered);
+        if let Some(desk) = &mut self.context.desk {
+            desk.end_turn();
+        }
     }
 
     fn handle_guest(&mut self, at: u32, ready: Readiness) {
@@ -467,6 +492,12 @@ impl Relay {
         let dns = self.context.dns.counters();
         let (names_denied, denials_full) = (dns.denied, dns.denials_full);
         let mut counters = Counters { names_denied, denials_full, ..self.context.counters };
+        if let Some(desk) = &self.context.desk {
+            let counted = desk.counted();
+            counters.questions = counted.asked;
+            counters.questions_unanswered = counted.unanswered;
+            counters.questions_refused = counted.unasked;
+        }
         if let Some(loopback) = &self.setup.loopback {
             loopback.splicer().counted().add_to(&mut counters);
         }
@@ -507,6 +538,9 @@ impl Relay {
         }
         (self.deliver_at, self.sweep_at, self.accept_at) = (None, None, None);
         self.context.dns.close(now, stack);
+        if let Some(desk) = &mut self.context.desk {
+            desk.clear();
+        }
         self.udp.end_all(now, stack, &self.context);
         self.echo.end_all(now, stack, &self.context);
         self.context.note_refused_names(now);

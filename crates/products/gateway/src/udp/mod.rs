@@ -20,7 +20,8 @@ use pagewire::udp::UdpTarget;
 use rustix::event::epoll::EventFlags;
 use slab::Slab;
 
-use crate::context::{Context, Decide};
+use crate::asking::{Held, QuestionId};
+use crate::context::{Context, Decide, Judged, JudgedFlow};
 use crate::epoll::{SourceKind, Token};
 use crate::limits::{
     GATHER, TURN_BYTES, UDP_ASKING_IN_ALL, UDP_BURST, UDP_CLIENTS_BURST, UDP_CLIENTS_PER_SECOND,
@@ -50,6 +51,8 @@ pub(crate) struct Udp {
     /// The time to read again, after no page was free.
     retry_at: Option<Instant>,
     sweep_at: Option<Instant>,
+    /// Datagrams of flows that a policy is asked about.
+    held: Held,
     /// Takes datagrams of published ports whose clients come over this machine's loopback.
     divert: Option<Diverter>,
 }
@@ -81,6 +84,7 @@ impl Udp {
             evict_at: Instant::ZERO,
             retry_at: None,
             sweep_at: None,
+            held: Held::default(),
             divert: None,
         })
     }
@@ -169,7 +173,12 @@ impl Udp {
             return errors::send_error(now, stack, &flow, (Unreachable::TimeExceeded, None));
         }
         let at = match self.route(now, context, message) {
-            Ok(at) => at,
+            Ok(Some(at)) => at,
+            Ok(None) => {
+                let is_held = self.held.add(message.from, message.to, message);
+                context.counters.datagrams_lost += u64::from(!is_held);
+                return;
+            }
             Err(None) => return,
             Err(Some(why)) => return errors::send_error(now, stack, &flow, (why, None)),
         };
@@ -225,14 +234,41 @@ impl Udp {
         self.pass_errors(now, stack, context, at);
     }
 
-    /// The slot of a datagram's endpoint, with the destination among its peers; or the ICMP error for a guest that
-    /// may not send.
+    /// Goes on with flows about which a policy has answered: sends what was held, or the guest's ICMP error.
+    pub(crate) fn resume(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        context: &mut Context,
+        answered: &[QuestionId],
+    ) {
+        for (waiting, messages) in self.held.take(answered) {
+            let (from, to) = (waiting.ask.from, waiting.ask.to);
+            let route = match context.judge_waiting(now, waiting.flow, waiting.ask) {
+                Judged::Flow(judged) => self.admit(now, context, judged).map(drop),
+                Judged::Waits(waiting) => {
+                    self.held.wait(waiting);
+                    Ok(())
+                }
+            };
+            match route {
+                Ok(()) => messages.iter().for_each(|one| self.send(now, stack, context, one)),
+                Err(None) => {}
+                Err(Some(why)) => {
+                    errors::send_error(now, stack, &Flow::udp(from, to), (why, None));
+                }
+            }
+        }
+    }
+
+    /// The slot of a datagram's endpoint, with the destination among its peers; `None`: the flow waits for a policy.
+    /// Or the ICMP error for a guest that may not send.
     fn route(
         &mut self,
         now: Instant,
         context: &mut Context,
         message: &UdpMessage,
-    ) -> Result<u32, Option<Unreachable>> {
+    ) -> Result<Option<u32>, Option<Unreachable>> {
         let known = self.by_guest.get(&message.from).copied();
         if let Some(at) = known
             && let Some(endpoint) = self.endpoints.get_mut(at as usize)
@@ -242,8 +278,11 @@ impl Udp {
             let is_known = endpoint.peer(to).is_some() || endpoint.answer(now, to, full, context);
             self.counts.replace(before, endpoint.counts());
             if is_known {
-                return Ok(at);
+                return Ok(Some(at));
             }
+        }
+        if self.held.has(message.from, message.to) {
+            return Ok(None);
         }
         // A flood from all ports costs no verdicts, but for one each time that endpoints are evicted.
         if known.is_none() && self.is_full(context) && now < self.evict_at {
@@ -254,19 +293,41 @@ impl Udp {
         if !context.may_add_destination(now) {
             return Err(None);
         }
-        let judged = context.judge(now, Protocol::Udp, message.from, message.to);
+        match context.judge(now, Protocol::Udp, message.from, message.to) {
+            Judged::Flow(judged) => self.admit(now, context, judged).map(Some),
+            Judged::Waits(waiting) if self.held.has_room() => {
+                context.count_destination(now);
+                self.held.wait(waiting);
+                Ok(None)
+            }
+            Judged::Waits(waiting) => {
+                context.release(waiting.question);
+                Err(None)
+            }
+        }
+    }
+
+    /// Adds the destination of a judged flow to the peers of its endpoint, whose slot is returned; or the ICMP error for
+    /// a guest that may not send.
+    fn admit(
+        &mut self,
+        now: Instant,
+        context: &mut Context,
+        judged: JudgedFlow,
+    ) -> Result<u32, Option<Unreachable>> {
+        let (from, asked) = (judged.ask.from, judged.ask.to);
         let to = judged.to.map_err(errors::unreachable_of_denial)?;
-        if to.is_ipv4() != message.from.is_ipv4() {
+        if to.is_ipv4() != from.is_ipv4() {
             return Err(Some(Unreachable::Net));
         }
         context.count_destination(now);
-        let at = match known {
+        let at = match self.by_guest.get(&from).copied() {
             Some(at) => at,
-            None => self.open(now, context, message.from)?,
+            None => self.open(now, context, from)?,
         };
         if let Some(endpoint) = self.endpoints.get_mut(at as usize) {
             let (full, before) = (self.counts.peers >= UDP_PEERS_IN_ALL, endpoint.counts());
-            endpoint.add(now, judged, (message.to, to), full, context);
+            endpoint.add(now, judged, (asked, to), full, context);
             self.counts.replace(before, endpoint.counts());
         }
         Ok(at)
@@ -460,6 +521,7 @@ impl Udp {
     pub(crate) fn end_all(&mut self, now: Instant, stack: &mut Stack, context: &Context) {
         let all: Vec<usize> = self.endpoints.iter().map(|(at, _)| at).collect();
         all.into_iter().for_each(|at| self.close(now, context, at, How::Removed));
+        self.held.clear();
         stack.close(now, self.socket);
         (self.retry_at, self.sweep_at, self.readable) = (None, None, false);
     }

@@ -3,6 +3,7 @@
 
 mod activated;
 mod gateway;
+mod judge;
 mod live;
 mod names;
 mod process;
