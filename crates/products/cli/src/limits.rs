@@ -163,3 +163,7 @@ pub(crate) const PORT_CHECK_TIME: Duration = Duration::from_millis(10);
 /// Time without further changes of a file of rules after which the rules are read again: an editor writes several times.
 #[cfg(feature = "full")]
 pub(crate) const RULES_SETTLE: Duration = Duration::from_millis(100);
+
+/// Longest time for which further changes put off the reading.
+#[cfg(feature = "full")]
+pub(crate) const RULES_LATEST: Duration = Duration::from_secs(1);

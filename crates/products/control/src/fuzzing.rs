@@ -34,7 +34,7 @@ impl Firewall for Gateway {
     fn rules(&self) -> Rules {
         let rule = "*.example.org:443".to_owned();
         let rule = Rule { effect: "allow".to_owned(), rule, answer: None };
-        Rules { rules: vec![rule], restricted: true }
+        Rules { rules: vec![rule], restricted: true, clients_restricted: false }
     }
 
     fn flows(&self) -> Vec<Flow> {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 /// Clients of the control socket that are connected at once, and as many of metrics: who may only read
-/// metrics must not take slots of clients that may do more. One more of the control socket is closed at once;
+/// metrics must not take slots of clients that may do more. One more of the control socket is closed at once, or takes the
+/// place of one that may not change the process's gateway;
 /// one more of metrics replaces the client that came first, because anybody may connect there
 /// and say nothing. A person runs one or two programs, a Prometheus server uses one connection.
 pub const CLIENTS: usize = 32;

@@ -344,8 +344,11 @@ pub struct Tcp {
 pub struct Rules {
     /// Each rule; denials come first, as in decisions.
     pub rules: Vec<Rule>,
-    /// Nothing is permitted but what a permission names.
+    /// Nothing is permitted to the guest but what a permission names.
     pub restricted: bool,
+    /// No client of published ports is permitted but those that a permission names.
+    #[serde(default)]
+    pub clients_restricted: bool,
 }
 
 /// A rule of a gateway.

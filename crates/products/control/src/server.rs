@@ -131,7 +131,15 @@ impl Server {
             let alike = |client: &&Client| client.kind == kind;
             if self.clients.iter().filter(alike).count() >= CLIENTS {
                 let first = self.clients.iter().position(|client| alike(&client));
-                match first.filter(|_| kind == Kind::Metrics) {
+                // A guest's programs must not keep those out who may change its gateway.
+                let firewall = self.view.firewall.as_deref();
+                let is_strange = |client: &Client| {
+                    client.kind == Kind::Control
+                        && firewall
+                            .is_some_and(|firewall| !firewall.may_change(client.stream.as_fd()))
+                };
+                let stranger = self.clients.iter().position(is_strange);
+                match first.filter(|_| kind == Kind::Metrics).or(stranger) {
                     // A client that says nothing must not keep a Prometheus server out.
                     Some(first) => drop(self.clients.remove(first)),
                     // The drop closes one too many.

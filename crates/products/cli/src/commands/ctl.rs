@@ -74,7 +74,7 @@ fn lines(answer: &Answer) -> Vec<String> {
     }
 }
 
-fn rule_lines(Rules { rules, restricted }: &Rules) -> Vec<String> {
+fn rule_lines(Rules { rules, restricted, clients_restricted }: &Rules) -> Vec<String> {
     let line = |rule: &pagewire_control::protocol::Rule| {
         let answer = rule.answer.as_ref().filter(|answer| *answer != "prohibit");
         let answer = answer.map(|answer| format!("={answer}")).unwrap_or_default();
@@ -82,7 +82,9 @@ fn rule_lines(Rules { rules, restricted }: &Rules) -> Vec<String> {
     };
     let rest =
         if *restricted { "nothing else is permitted" } else { "everything else is permitted" };
-    rules.iter().map(line).chain([rest.to_owned()]).collect()
+    let clients =
+        clients_restricted.then(|| "no other client of published ports is permitted".to_owned());
+    rules.iter().map(line).chain([rest.to_owned()]).chain(clients).collect()
 }
 
 fn refusal_lines(refusals: &Refusals) -> Vec<String> {

@@ -89,7 +89,7 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     let stop = printed.watch()?;
     if !options.guest.rules.is_empty() {
         let reloaded = Arc::clone(&served);
-        signals::on_hangup(move || reloaded.reload_loudly())?;
+        signals::on_hangup(move || reloaded.reload_loudly(false))?;
     }
     if !options.quiet {
         crate::failure::complain!("ready");

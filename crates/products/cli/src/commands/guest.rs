@@ -90,7 +90,7 @@ pub(crate) fn open(
     }
     let fault = fault(options)?;
     let source_of_rules = RulesSource::new(options, network.mappings(options));
-    let read = source_of_rules.read().map_err(Mistaken::complain)?;
+    let read = source_of_rules.begin().map_err(Mistaken::complain)?;
     let rule_folders = rules::folders(&read.files);
     let watch = options.rules_watch.then(|| RulesWatch::new(&rule_folders)).transpose()?;
     let builder = Gateway::builder()
@@ -351,13 +351,13 @@ impl Served {
 
     /// Reads the rules again. Returns the number of flows that have ended by that.
     pub(super) fn reload(&self) -> Result<usize, String> {
-        let rules = self.rules.read_again()?;
-        self.change_rules(|_| rules)
+        self.rules.read_again(false, |rules| self.change_rules(|_| rules))
     }
 
     /// Reads the rules again, and says on standard error why they stay as they are if they do.
-    pub(crate) fn reload_loudly(&self) {
-        match self.reload() {
+    /// `only_changes`: rules that are the same as at the last reading change nothing.
+    pub(crate) fn reload_loudly(&self, only_changes: bool) {
+        match self.rules.read_again(only_changes, |rules| self.change_rules(|_| rules)) {
             Ok(ended) => tracing::info!(ended, "the rules were read again"),
             Err(why) => complain!("pagewire: the rules stay as they are: {}", plain(&why)),
         }

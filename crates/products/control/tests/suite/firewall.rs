@@ -28,7 +28,7 @@ impl Firewall for Gateway {
     fn rules(&self) -> Rules {
         let rule = "example.org:443".to_owned();
         let allow = Rule { effect: "allow".to_owned(), rule, answer: None };
-        Rules { rules: vec![allow], restricted: true }
+        Rules { rules: vec![allow], restricted: true, clients_restricted: false }
     }
 
     fn flows(&self) -> Vec<Flow> {

@@ -32,7 +32,11 @@ impl Firewall for GuestFirewall {
             rule: rule.to_string(),
             answer: None,
         });
-        Rules { rules: denials.chain(permissions).collect(), restricted: rules.is_restricted() }
+        Rules {
+            rules: denials.chain(permissions).collect(),
+            restricted: rules.is_restricted(),
+            clients_restricted: rules.are_clients_restricted(),
+        }
     }
 
     fn flows(&self) -> Vec<Flow> {
@@ -60,9 +64,18 @@ impl Firewall for GuestFirewall {
         match change {
             Change::Allow { rule } => {
                 let rule = rule.parse::<pagewire_gateway::Rule>().map_err(|e| e.to_string())?;
-                let is_first = !served.guest().rules().is_restricted();
+                let before = served.guest().rules();
                 let ended = served.change_rules(|rules| rules.allow(rule))?;
-                let first = if is_first { ": from now on nothing else is" } else { "" };
+                let after = served.guest().rules();
+                let first = match () {
+                    () if after.is_restricted() && !before.is_restricted() => {
+                        ": from now on nothing else is"
+                    }
+                    () if after.are_clients_restricted() && !before.are_clients_restricted() => {
+                        ": from now on no other client is"
+                    }
+                    () => "",
+                };
                 Ok(format!("permitted{first}{}", ended_text(ended)))
             }
             Change::Deny { rule } => {

@@ -210,6 +210,11 @@ fn rules_in_a_file_are_read_again_when_it_changes() {
     let said = shell.ctl(&["reload"]).expect_err("mistakes");
     assert!(said.contains("agent.toml:2:") && said.contains("agent.toml:3:"), "{said}");
     assert_eq!(shell.curl(&site), "0", "the rules are as they were");
+    // A file that is cut off opens nothing.
+    write("");
+    shell.ctl(&["reload"]).unwrap();
+    assert_eq!(shell.ctl(&["rules"]).as_deref(), Ok("nothing else is permitted\n"));
+    assert_ne!(shell.curl(&site), "0");
     drop(shell);
 
     write("[[allow]]\nto = \"203.0.113.1\"\n");
@@ -287,6 +292,20 @@ fn what_a_program_does_is_learned_and_the_rules_permit_the_same() {
     let line = log.lines().find(|line| line.contains("\"event\":\"audit\"")).expect("it is there");
     let line: Value = serde_json::from_str(line).expect("JSON");
     assert_eq!((&line["by"], &line["shown"]), (&"http".into(), &"evil.example".into()));
+}
+
+#[test]
+fn a_program_inside_keeps_nobody_from_the_control_socket() {
+    let Some(lab) = Lab::new(&["python3"]) else { return };
+    let mut shell = Shell::new(&lab, &[]);
+    let script = "import socket,time\nall=[]\nfor i in range(40):\n s=socket.socket(socket.AF_UNIX)\n \
+                  s.connect('c.sock')\n all.append(s)\nprint('connected',flush=True)\ntime.sleep(60)";
+    std::fs::write(lab.path("crowd.py"), script).expect("a file");
+    assert_eq!(shell.says("python3 crowd.py &"), "connected");
+    for _ in 0..3 {
+        assert_eq!(shell.ctl(&["rules"]).as_deref(), Ok("everything else is permitted\n"));
+    }
+    shell.ctl(&["deny", "203.0.113.1"]).unwrap();
 }
 
 /// Waits until something is true, which nobody announces.
