@@ -7,6 +7,7 @@ mod names;
 mod process;
 mod programs;
 mod sandbox;
+mod ways;
 
 use std::process::Command;
 
