@@ -2,6 +2,7 @@
 //! namespace in which the gateway's side is; one test drops to an ordinary user.
 
 mod activated;
+mod clients;
 mod gateway;
 mod names;
 mod process;
