@@ -7,6 +7,7 @@ mod gateway;
 mod names;
 mod process;
 mod programs;
+mod recipes;
 mod sandbox;
 mod ways;
 
