@@ -2,12 +2,15 @@
 //! namespace in which the gateway's side is; one test drops to an ordinary user.
 
 mod activated;
+mod around;
+mod clients;
 mod gateway;
 mod judge;
 mod live;
 mod names;
 mod process;
 mod programs;
+mod recipes;
 mod sandbox;
 mod ways;
 

@@ -5,17 +5,17 @@ use std::process::Command;
 
 use crate::lab::{Lab, Running, V4, run, text};
 
-const SITES: [&str; 4] =
+pub(super) const SITES: [&str; 4] =
     ["--name", "good.example=198.51.100.1", "--name", "evil.example=198.51.100.1"];
 
 /// The options of a run in which `rules` hold and FILE `log` is the record.
-fn under<'a>(rules: &[&'a str]) -> Vec<&'a str> {
+pub(super) fn under<'a>(rules: &[&'a str]) -> Vec<&'a str> {
     let allow = rules.iter().flat_map(|rule| ["--allow", rule]);
     SITES.into_iter().chain(["--log", "log"]).chain(allow).collect()
 }
 
 /// A laboratory with a server on ports 80 and 443, which has both names; `None`: some program is missing.
-fn lab(needs: &[&str]) -> Option<(Lab, Running)> {
+pub(super) fn lab(needs: &[&str]) -> Option<(Lab, Running)> {
     let lab = Lab::new(&[&["nginx", "openssl", "curl"], needs].concat())?;
     let dir = lab.dir.path().display().to_string();
     let san = "subjectAltName=DNS:good.example,DNS:evil.example,IP:198.51.100.1";
@@ -25,11 +25,18 @@ fn lab(needs: &[&str]) -> Option<(Lab, Running)> {
     run(make.args(["-keyout", "key.pem", "-out", "ca.pem"]).current_dir(&lab.dir));
     std::fs::create_dir(lab.path("www")).expect("a folder");
     std::fs::write(lab.path("www/file"), b"content\n").expect("a file");
+    // other.example is at this server.
+    let answer = b"\0\0\x81\x80\0\x01\0\x01\0\0\0\0\x05other\x07example\0\0\x01\0\x01\
+        \xc0\x0c\0\x01\0\x01\0\0\0\x3c\0\x04\xc6\x33\x64\x01";
+    std::fs::write(lab.path("www/dns-answer"), answer).expect("a file");
     let conf = format!(
         "user root; daemon off; master_process off; pid {dir}/pid; error_log {dir}/errors; events {{}}\n\
          http {{ access_log {dir}/access; client_body_temp_path {dir}/a; proxy_temp_path {dir}/b;\n\
          fastcgi_temp_path {dir}/c; uwsgi_temp_path {dir}/d; scgi_temp_path {dir}/e;\n\
-         server {{ listen {V4}:80; listen {V4}:443 ssl http2; root {dir}/www;\n\
+         server {{ listen {V4}:80; listen {V4}:443 ssl http2; listen {V4}:853 ssl; root {dir}/www;\n\
+         rewrite ^/to-(.*)$ http://$1.example/file redirect;\n\
+         location /dns-answer {{ default_type application/dns-message; }}\n\
+         location /dns-query {{ error_page 404 405 =200 /dns-answer; }}\n\
          ssl_certificate {dir}/ca.pem; ssl_certificate_key {dir}/key.pem; }} }}\n"
     );
     std::fs::write(lab.path("conf"), conf).expect("a file");
@@ -43,7 +50,7 @@ fn lab(needs: &[&str]) -> Option<(Lab, Running)> {
 }
 
 /// The lines of the log with this event.
-fn events(lab: &Lab, event: &str) -> Vec<serde_json::Value> {
+pub(super) fn events(lab: &Lab, event: &str) -> Vec<serde_json::Value> {
     let log = std::fs::read_to_string(lab.path("log")).expect("a log");
     let lines = log.lines().map(|line| serde_json::from_str(line).expect("an object"));
     lines.filter(|line: &serde_json::Value| line["event"] == event).collect()

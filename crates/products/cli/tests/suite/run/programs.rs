@@ -205,7 +205,7 @@ fn a_name_that_is_refused_leaves_a_line_a_count_and_a_sentence() {
 fn a_flood_of_refusals_is_summed_up_and_the_log_keeps_to_its_limit() {
     let Some(lab) = Lab::new(&["bash"]) else { return };
     let options = ["--deny", "0.0.0.0/0", "--log", "log", "--log-size", "64K"];
-    let flood = "for i in {1..1000}; do echo x >/dev/udp/203.0.113.1/9; done; true";
+    let flood = "for i in {1..4000}; do echo x >/dev/udp/203.0.113.1/9; done; true";
     lab.inside(&options, &["bash", "-c", flood]);
     let log = std::fs::read_to_string(lab.path("log")).expect("a log");
     assert!((20_000..=65_536).contains(&log.len()), "{} bytes", log.len());
