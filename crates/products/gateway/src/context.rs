@@ -473,7 +473,7 @@ impl Context {
                 Some(false)
             };
             let Some(ours) = ours else {
-                (ask.to, ask.mapped) = (asked, false);
+                (ask.to, ask.mapped, ask.given) = (asked, false, given);
                 return Found::Unknown;
             };
             ask.ours = ours;
@@ -484,7 +484,7 @@ impl Context {
                 None => match self.decide(now, flow, ask) {
                     Ok(decided) => decided,
                     Err(question) => {
-                        (ask.to, ask.mapped) = (asked, false);
+                        (ask.to, ask.mapped, ask.given) = (asked, false, given);
                         return Found::Waits(question);
                     }
                 },
