@@ -45,9 +45,9 @@ pub(crate) fn answer(firewall: Option<&dyn Firewall>, ask: &Ask, client: Borrowe
             flows.truncate(limit);
             Answer::Flows(FlowPage { flows, next })
         }
-        Ask::Change(_) if !firewall.may_change(client) => {
-            error("changes are taken from this process's own network namespace only")
-        }
+        Ask::Change(_) if !firewall.may_change(client) => error(
+            "changes are taken from this process's own network namespace only: enter it before",
+        ),
         Ask::Change(change) => match firewall.change(change) {
             Ok(text) => Answer::Done { text },
             Err(text) => Answer::Error { text },

@@ -34,7 +34,7 @@ pub(crate) enum StatsFormat {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Target {
     /// The process: its number, or the path of its control socket [default: all that run]
-    #[arg(long, value_name = "PATH|PID")]
+    #[arg(long, value_name = "PATH|PID", global = true)]
     pub(crate) control: Option<String>,
 }
 

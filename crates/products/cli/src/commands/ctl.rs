@@ -55,7 +55,11 @@ fn only_gateway(processes: Vec<Process>) -> Result<Process, Failure> {
         .collect();
     match (gateways.pop(), gateways.len()) {
         (Some(only), 0) => Ok(only),
-        (None, _) => Err(Failure::Failed(format!("no gateway runs: {}", processes::none_found()))),
+        (None, _) => Err(Failure::Failed(
+            "no gateway was found at the usual place: one that was started with --control PATH \
+             is named in the same way"
+                .to_owned(),
+        )),
         (Some(last), _) => {
             let all: Vec<String> = gateways.iter().chain([&last]).map(Process::name).collect();
             let why = format!("{} run: name one with --control", all.join(", "));
@@ -91,7 +95,11 @@ fn refusal_lines(refusals: &Refusals) -> Vec<String> {
     let line = |refusal: &pagewire_control::protocol::Refusal| {
         let permit = refusal.permission.as_ref();
         let permit = permit.map(|rule| format!("  pagewire ctl allow {rule}")).unwrap_or_default();
-        format!("{:>6} times {}{permit}", refusal.times, refusal.what)
+        let times = match refusal.times {
+            1 => "once".to_owned(),
+            times => format!("{times} times"),
+        };
+        format!("{times:>12} {}{permit}", refusal.what)
     };
     if refusals.most.is_empty() {
         return vec!["nothing was refused".to_owned()];
