@@ -137,24 +137,10 @@ impl Client {
     /// # Errors
     /// See [`AskError`].
     pub fn all_sockets(&mut self, most: usize) -> Result<Vec<Socket>, AskError> {
-        let (mut all, mut after) = (Vec::new(), None);
-        let until = Instant::now() + ALL_TIME;
-        loop {
-            let page = self.sockets(after, Some(crate::limits::SOCKETS_PER_ANSWER))?;
-            let is_empty = page.sockets.is_empty();
-            all.extend(page.sockets);
-            if page.next.is_none() || all.len() >= most {
-                return Ok(all);
-            }
-            // A faulty server must not keep this loop going for ever.
-            if is_empty || page.next <= after {
-                return Err(AskError::Answer("its pages have no end".to_owned()));
-            }
-            if Instant::now() > until {
-                return Err(io::Error::from(io::ErrorKind::WouldBlock).into());
-            }
-            after = page.next;
-        }
+        self.all_pages(most, |client, after| {
+            let page = client.sockets(after, Some(crate::limits::SOCKETS_PER_ANSWER))?;
+            Ok((page.sockets, page.next))
+        })
     }
 
     /// The rules of the process's gateway.
@@ -173,26 +159,38 @@ impl Client {
     /// # Errors
     /// See [`AskError`].
     pub fn all_flows(&mut self, most: usize) -> Result<Vec<Flow>, AskError> {
+        self.all_pages(most, |client, after| {
+            match client.ask(&Ask::Flows { after, limit: None })? {
+                Answer::Flows(page) => Ok((page.flows, page.next)),
+                _ => Err(another()),
+            }
+        })
+    }
+
+    /// Asks for pages until one is the last, or there are `most`. `ask` returns the contents of a page, and the number to
+    /// ask for next.
+    fn all_pages<T>(
+        &mut self,
+        most: usize,
+        mut ask: impl FnMut(&mut Self, Option<u64>) -> Result<(Vec<T>, Option<u64>), AskError>,
+    ) -> Result<Vec<T>, AskError> {
         let (mut all, mut after) = (Vec::new(), None);
         let until = Instant::now() + ALL_TIME;
         loop {
-            let page = match self.ask(&Ask::Flows { after, limit: None })? {
-                Answer::Flows(page) => page,
-                _ => return Err(another()),
-            };
-            let is_empty = page.flows.is_empty();
-            all.extend(page.flows);
-            if page.next.is_none() || all.len() >= most {
+            let (page, next) = ask(self, after)?;
+            let is_empty = page.is_empty();
+            all.extend(page);
+            if next.is_none() || all.len() >= most {
                 return Ok(all);
             }
             // A faulty server must not keep this loop going for ever.
-            if is_empty || page.next <= after {
+            if is_empty || next <= after {
                 return Err(AskError::Answer("its pages have no end".to_owned()));
             }
             if Instant::now() > until {
                 return Err(io::Error::from(io::ErrorKind::WouldBlock).into());
             }
-            after = page.next;
+            after = next;
         }
     }
 

@@ -1,6 +1,6 @@
 //! `pagewire ctl`: the rules, flows and ports of a running gateway.
 
-use pagewire_control::protocol::{Answer, Ask, Change, Refusals, Rules};
+use pagewire_control::protocol::{Answer, Ask, Change, FlowPage, Refusals, Rules};
 
 use crate::args::view::{CtlOptions, CtlVerb};
 use crate::commands::flows;
@@ -15,23 +15,23 @@ pub(crate) fn run(options: &CtlOptions) -> Result<(), Failure> {
     let name = process.name();
     let failed = |error| Failure::because(name, processes::why_not(&error));
     let client = &mut process.client;
-    let answer = match &options.verb {
-        CtlVerb::Rules => client.rules().map(Answer::Rules),
-        CtlVerb::Flows => client
-            .all_flows(MOST)
-            .map(|flows| Answer::Flows(pagewire_control::protocol::FlowPage { flows, next: None })),
-        CtlVerb::Refused => client.refusals().map(Answer::Refusals),
-        CtlVerb::Allow { rule } => client.ask(&Ask::Change(Change::Allow { rule: rule.clone() })),
-        CtlVerb::Deny { rule } => client.ask(&Ask::Change(Change::Deny { rule: rule.clone() })),
-        CtlVerb::Remove { rule } => client.ask(&Ask::Change(Change::Remove { rule: rule.clone() })),
-        CtlVerb::Publish { port } => {
-            client.ask(&Ask::Change(Change::Publish { port: port.clone() }))
+    let change = match &options.verb {
+        CtlVerb::Rules | CtlVerb::Flows | CtlVerb::Refused => None,
+        CtlVerb::Allow { rule } => Some(Change::Allow { rule: rule.clone() }),
+        CtlVerb::Deny { rule } => Some(Change::Deny { rule: rule.clone() }),
+        CtlVerb::Remove { rule } => Some(Change::Remove { rule: rule.clone() }),
+        CtlVerb::Publish { port } => Some(Change::Publish { port: port.clone() }),
+        CtlVerb::Unpublish { port } => Some(Change::Unpublish { port: port.clone() }),
+        CtlVerb::Kill { flow } => Some(Change::Kill { flow: *flow }),
+        CtlVerb::Reload => Some(Change::Reload),
+    };
+    let answer = match (change, &options.verb) {
+        (Some(change), _) => client.ask(&Ask::Change(change)),
+        (None, CtlVerb::Flows) => {
+            client.all_flows(MOST).map(|flows| Answer::Flows(FlowPage { flows, next: None }))
         }
-        CtlVerb::Unpublish { port } => {
-            client.ask(&Ask::Change(Change::Unpublish { port: port.clone() }))
-        }
-        CtlVerb::Kill { flow } => client.ask(&Ask::Change(Change::Kill { flow: *flow })),
-        CtlVerb::Reload => client.ask(&Ask::Change(Change::Reload)),
+        (None, CtlVerb::Refused) => client.ask(&Ask::Refusals),
+        (None, _) => client.ask(&Ask::Rules),
     };
     let answer = answer.map_err(failed)?;
     if options.json {
