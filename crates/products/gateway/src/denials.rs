@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(show(ShownBy::Ssh, None), format!("{at} no name (ssh): ssh:good.org:443"));
         assert_eq!(
             show(ShownBy::EncryptedHello, Some("good.org")),
-            format!("{at} good.org (ech): tcp:good.org:443")
+            format!("{at} good.org (ech): ech:good.org:443")
         );
         // What a denial forbids, no permission opens.
         let denied = Rules::default().deny("192.0.2.1".parse().unwrap());

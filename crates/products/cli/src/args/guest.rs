@@ -91,8 +91,8 @@ pub(crate) struct GuestOptions {
     /// Permit what the guest reaches, and from the first of these on nothing else: CIDR[:PORTS][/tcp|udp|icmp],
     /// or a name, perhaps with * as in *.debian.org:443, by our resolver's answers; repeatable. A
     /// connection must show the name by TLS, HTTP or QUIC; tls: or http: in front permits that protocol alone,
-    /// ssh: permits SSH, tcp: and udp: ask for no proof. A name opens no private address and none of
-    /// this machine, unless --name gave it. With names only, no other name is resolved; with a CIDR
+    /// ech: TLS and QUIC with an encrypted ClientHello, as browsers send it, ssh: permits SSH, tcp: and udp: ask for no
+    /// proof. A name opens no private address and none of this machine, unless --name gave it. With names only, no other name is resolved; with a CIDR
     /// every name is, unless --dns is none. @SPEED behind a rule, as in @10mbit, limits what passes by it
     #[arg(long, value_name = "RULE")]
     pub(crate) allow: Vec<Rule>,

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use simple_dns::rdata::{A, AAAA, RData};
+use simple_dns::rdata::{A, AAAA, RData, SVCB};
 use simple_dns::{CLASS, Name as WireName, Packet, PacketFlag, ResourceRecord};
 
 use crate::limits::{DNS_ADDRESSES, DNS_ALIASES, DNS_OWN_TTL, DNS_RECORDS};
@@ -39,6 +39,9 @@ const TYPE_A: u16 = 1;
 const TYPE_AAAA: u16 = 28;
 const TYPE_SVCB: u16 = 64;
 const TYPE_HTTPS: u16 = 65;
+
+/// The key of a service's parameter: keys for encrypted ClientHellos (RFC 9848).
+const ECH: u16 = 5;
 const TYPE_IXFR: u16 = 251;
 const TYPE_AXFR: u16 = 252;
 const TYPE_ANY: u16 = 255;
@@ -85,6 +88,8 @@ pub(crate) struct AnsweredAddresses {
     pub(crate) more_names: bool,
     /// There may be more addresses.
     pub(crate) more_addresses: bool,
+    /// There may be keys for encrypted ClientHellos, by which clients hide names (RFC 9848).
+    pub(crate) hiding: bool,
 }
 
 /// A message that is no query.
@@ -209,6 +214,7 @@ impl Query {
         let packet = is_plausible(answer).then(|| Packet::parse(answer).ok()).flatten();
         let Some(packet) = packet else {
             (found.more_names, found.more_addresses) = (true, true);
+            found.hiding = self.is_about_service();
             return found;
         };
         // A record may come before the alias that leads to it: as often as there are aliases.
@@ -233,12 +239,12 @@ impl Query {
             is_of(record, &found.names).then_some((address, ttl))
         };
         found.addresses = answers().filter_map(address).take(DNS_ADDRESSES).collect();
-        let is_hint =
-            |record: &ResourceRecord<'_>| matches!(record.rdata, RData::SVCB(_) | RData::HTTPS(_));
+        let all = || packet.answers.iter().chain(&packet.additional_records);
+        found.hiding = all().filter_map(service_of).any(|it| it.get_param(ECH).is_some());
         found.more_names |= packet.answers.len() > DNS_RECORDS;
         found.more_addresses = found.more_names
             || found.addresses.len() >= DNS_ADDRESSES
-            || packet.answers.iter().chain(&packet.additional_records).any(is_hint);
+            || all().any(|record| service_of(record).is_some());
         found
     }
 
@@ -339,8 +345,14 @@ fn join<'a>(labels: impl Iterator<Item = &'a [u8]>) -> Option<Name> {
 fn target_of<'a>(record: &'a ResourceRecord<'_>) -> Option<&'a WireName<'a>> {
     match &record.rdata {
         RData::CNAME(target) => Some(target),
-        RData::SVCB(service) => Some(&service.target),
-        RData::HTTPS(service) => Some(&service.target),
+        _ => service_of(record).map(|service| &service.target),
+    }
+}
+
+fn service_of<'a, 'b>(record: &'a ResourceRecord<'b>) -> Option<&'a SVCB<'b>> {
+    match &record.rdata {
+        RData::SVCB(service) => Some(service),
+        RData::HTTPS(service) => Some(service),
         _ => None,
     }
 }

@@ -398,9 +398,10 @@ impl DnsServer {
     }
 
     /// Remembers the contents of an answer. `false`: the guest must not see it, because a denial has one of
-    /// its names, or may have, and not all of its addresses can be remembered.
+    /// its names, or may have, and not all of its addresses can be remembered; or because its keys would have clients
+    /// hide the names that rules ask for.
     fn learn(&mut self, now: Instant, query: &Query, answer: &[u8]) -> bool {
-        let AnsweredAddresses { names, addresses, more_names, more_addresses } =
+        let AnsweredAddresses { names, addresses, more_names, more_addresses, hiding } =
             query.resolved(answer);
         let denied = match more_names {
             true => self.rules.denies_names(),
@@ -409,6 +410,9 @@ impl DnsServer {
         let resolved = Resolved { names, addresses };
         if !resolved.addresses.is_empty() {
             self.names.learn(now, &resolved);
+        }
+        if hiding && self.rules.ask_for_names() {
+            return false;
         }
         !denied || (!more_names && !more_addresses && self.keep_denials(&resolved))
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pagewire::services::{Event, Instant, RecvFlags, SendFlags, SocketBind, Stack, TcpId, UdpId};
 use pagewire_testkit::frames::dns_query as query;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use simple_dns::rdata::{A, CNAME, RData, SVCB};
+use simple_dns::rdata::{A, CNAME, RData, SVCB, SVCParam};
 use simple_dns::{CLASS, Packet, RCODE, ResourceRecord};
 
 use super::{DeniedName, DnsConfig, DnsServer, Resolver};
@@ -658,6 +658,9 @@ fn an_answer_that_may_lead_past_a_denial_is_withheld() {
     assert_eq!(ask(("www.good.net", 65), &with("www.good.net", https("www.evil.net"))), nothing);
     let whole = (RCODE::NoError, 1, false);
     assert_eq!(ask(("www.good.net", 65), &with("www.good.net", https("."))), whole);
+    let keys = SVCB::new(1, simple_dns::Name::new(".").unwrap());
+    let keys = RData::HTTPS(keys.with_param(SVCParam::Ech(vec![1, 2, 3].into())).into());
+    assert_eq!(ask(("www.good.net", 65), &with("www.good.net", keys)), nothing, "keys hide names");
     // No address is an answer, too.
     assert_eq!(ask(("www.evil.net", 28), &with("www.evil.net", alias)), whole);
     assert_eq!(ask(("www.evil.net", 1), &cut), (RCODE::Refused, 0, false));

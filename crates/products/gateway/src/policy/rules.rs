@@ -427,9 +427,15 @@ impl Rules {
             let proof = match shown.map(|shown| shown.by) {
                 None | Some(ShownBy::Tls | ShownBy::Http | ShownBy::Quic) => Proof::Shown,
                 Some(ShownBy::Ssh) => Proof::Ssh,
+                Some(ShownBy::EncryptedHello)
+                    if shown.is_some_and(|shown| shown.name.is_some()) =>
+                {
+                    Proof::Encrypted
+                }
                 Some(ShownBy::EncryptedHello | ShownBy::Unknown) => Proof::Address,
             };
-            let protocol = (proof != Proof::Shown).then_some(ask.protocol);
+            let of_protocol = !matches!(proof, Proof::Shown | Proof::Encrypted);
+            let protocol = of_protocol.then_some(ask.protocol);
             let what = Pattern::Name(Glob(name.as_str().into()));
             Rule { what, ports, protocol, proof, direction: Direction::Out, rate: None }
         };
@@ -535,6 +541,11 @@ impl Rules {
     /// Whether the addresses of some names must be remembered, because denials have these names.
     pub(crate) fn denies_names(&self) -> bool {
         self.named_denials().next().is_some()
+    }
+
+    /// Whether connections have to show names, in the clear: permissions ask for proofs, or names are denied.
+    pub(crate) fn ask_for_names(&self) -> bool {
+        self.allow.iter().any(Rule::asks_for_proof) || self.denies_names()
     }
 
     /// Whether some denial has this name, be it of a few ports only, and does not have all names.
@@ -768,6 +779,9 @@ pub enum Proof {
     Tls,
     /// `http:`: HTTP must show the name, by the `Host` line of each request.
     Http,
+    /// `ech:`: TLS or QUIC must show the name in the clear. The ClientHello may be encrypted (RFC 9849): the server may
+    /// find another name in the encrypted part.
+    Encrypted,
     /// `ssh:`: the connection must be one of SSH, which shows no name. The address decides.
     Ssh,
     /// `tcp:` and `udp:`: the address decides, which the gateway's resolver gave for the name.
@@ -775,9 +789,10 @@ pub enum Proof {
 }
 
 impl Proof {
-    const ALL: [(&'static str, Self, Option<Protocol>); 5] = [
+    const ALL: [(&'static str, Self, Option<Protocol>); 6] = [
         ("tls:", Self::Tls, Some(Protocol::Tcp)),
         ("http:", Self::Http, Some(Protocol::Tcp)),
+        ("ech:", Self::Encrypted, None),
         ("ssh:", Self::Ssh, Some(Protocol::Tcp)),
         ("tcp:", Self::Address, Some(Protocol::Tcp)),
         ("udp:", Self::Address, Some(Protocol::Udp)),
@@ -789,6 +804,9 @@ impl Proof {
             Self::Shown => matches!(by, ShownBy::Tls | ShownBy::Http | ShownBy::Quic),
             Self::Tls => by == ShownBy::Tls,
             Self::Http => by == ShownBy::Http,
+            Self::Encrypted => {
+                matches!(by, ShownBy::Tls | ShownBy::Quic | ShownBy::EncryptedHello)
+            }
             Self::Ssh => by == ShownBy::Ssh,
             Self::Address => true,
         }
@@ -952,7 +970,7 @@ pub enum RuleError {
     #[error("'{0}' has one protocol in front and another behind")]
     Prefix(String),
     /// The prefix asks for a name to be shown, and there is none.
-    #[error("'{0}': tls:, http: and ssh: are for names; an address needs tcp: or no prefix")]
+    #[error("'{0}': tls:, http:, ech: and ssh: are for names; an address needs tcp: or no prefix")]
     NoName(String),
     /// The rule is for clients, and has something else than addresses.
     #[error("'{0}': a rule for clients has their addresses, as in from:10.0.0.0/8:8080")]
@@ -1168,7 +1186,8 @@ impl fmt::Display for Rule {
             Some(Ports { first, last }) => write!(f, ":{first}-{last}")?,
             None => {}
         }
-        let protocol = self.protocol.filter(|_| prefix.is_none());
+        let is_said = prefix.is_some_and(|(_, _, protocol)| protocol.is_some());
+        let protocol = self.protocol.filter(|_| !is_said);
         protocol.map_or(Ok(()), |protocol| write!(f, "/{protocol}"))?;
         self.rate.map_or(Ok(()), |rate| write!(f, "@{rate}"))
     }

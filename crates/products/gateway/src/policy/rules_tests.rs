@@ -111,6 +111,7 @@ fn a_faulty_rule_says_what_is_wrong() {
         ("ssh:a.org/icmp", RuleError::Prefix("ssh:a.org/icmp".into())),
         ("tls:10.0.0.1", RuleError::NoName("tls:10.0.0.1".into())),
         ("ssh:host", RuleError::NoName("ssh:host".into())),
+        ("ech:10.0.0.1", RuleError::NoName("ech:10.0.0.1".into())),
         ("tcp:", RuleError::Empty("tcp:".into())),
         ("ftp:a.org", RuleError::Ports("a.org".into())),
     ] {
@@ -129,6 +130,8 @@ fn text_and_rule_round_trip() {
         "tls:*.example.org:443",
         "http:example.org",
         "ssh:example.org",
+        "ech:example.org",
+        "ech:example.org:443/udp",
         "ssh:example.org:2222",
         "tcp:example.org:5432",
         "udp:example.org",
@@ -582,6 +585,12 @@ fn a_prefix_says_by_what_the_name_is_shown() {
         [(ShownBy::Tls, "a.org"), (ShownBy::Http, "a.org"), (ShownBy::Ssh, "")]
             .map(|(by, name)| shows(&rules, &["a.org"], by, name))
     };
+    assert_eq!(by("ech:a.org"), [true, false, false]);
+    for (name, is_permitted) in [("a.org", true), ("b.org", false), ("", false)] {
+        let names = ["a.org", "b.org"];
+        let shows = shows(&allow(&["ech:a.org"]), &names, ShownBy::EncryptedHello, name);
+        assert_eq!(shows, is_permitted, "{name}");
+    }
     assert_eq!(by("tls:a.org"), [true, false, false]);
     assert_eq!(by("http:a.org"), [false, true, false]);
     assert_eq!(by("ssh:a.org:443"), [false, false, true]);

@@ -103,6 +103,8 @@ fn proof(entry: &RulesEntry, protocol: Protocol) -> &'static str {
         Proof::Shown => "show the name by TLS or HTTP",
         Proof::Tls => "show the name by TLS",
         Proof::Http => "show the name by HTTP",
+        Proof::Encrypted if protocol == Protocol::Udp => "show the name by QUIC, encrypted or not",
+        Proof::Encrypted => "show the name by TLS, encrypted or not",
         Proof::Ssh => "be SSH",
         Proof::Address => "show nothing",
     }
