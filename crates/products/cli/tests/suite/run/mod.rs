@@ -5,6 +5,7 @@ mod activated;
 mod around;
 mod clients;
 mod gateway;
+mod http3;
 mod judge;
 mod live;
 mod names;

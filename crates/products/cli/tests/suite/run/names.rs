@@ -14,15 +14,20 @@ pub(super) fn under<'a>(rules: &[&'a str]) -> Vec<&'a str> {
     SITES.into_iter().chain(["--log", "log"]).chain(allow).collect()
 }
 
-/// A laboratory with a server on ports 80 and 443, which has both names; `None`: some program is missing.
-pub(super) fn lab(needs: &[&str]) -> Option<(Lab, Running)> {
-    let lab = Lab::new(&[&["nginx", "openssl", "curl"], needs].concat())?;
-    let dir = lab.dir.path().display().to_string();
+/// Makes a certificate of both names, `ca.pem`, which is its own authority, and its key, `key.pem`.
+pub(super) fn certify(lab: &Lab) {
     let san = "subjectAltName=DNS:good.example,DNS:evil.example,IP:198.51.100.1";
     let mut make = Command::new("openssl");
     make.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]);
     make.args(["-days", "30", "-subj", "/CN=good.example", "-addext", san]);
     run(make.args(["-keyout", "key.pem", "-out", "ca.pem"]).current_dir(&lab.dir));
+}
+
+/// A laboratory with a server on ports 80 and 443, which has both names; `None`: some program is missing.
+pub(super) fn lab(needs: &[&str]) -> Option<(Lab, Running)> {
+    let lab = Lab::new(&[&["nginx", "openssl", "curl"], needs].concat())?;
+    let dir = lab.dir.path().display().to_string();
+    certify(&lab);
     std::fs::create_dir(lab.path("www")).expect("a folder");
     std::fs::write(lab.path("www/file"), b"content\n").expect("a file");
     // other.example is at this server.

@@ -101,6 +101,14 @@ impl World {
             ("CARGO_NET_RETRY", "0".into()),
             ("CARGO_NET_OFFLINE", "false".into()),
             ("CONTAINERS_STORAGE_CONF", at("storage.conf")),
+            (
+                "GIT_SSH_COMMAND",
+                format!(
+                    "ssh -F none -i {} -o UserKnownHostsFile={} -o StrictHostKeyChecking=accept-new",
+                    at("key"),
+                    at("known")
+                ),
+            ),
         ] {
             command.arg(format!("{variable}={value}"));
         }
@@ -155,6 +163,43 @@ fn git_clones_by_https() {
     );
     world.cook("git clone by https");
     assert_eq!(world.make("git -C hello log --format=%s"), "one\n");
+}
+
+#[test]
+fn git_clones_by_ssh() {
+    let Some(world) = World::new(&["git", "ssh", "ssh-keygen", "dropbear", "dropbearkey"]) else {
+        return;
+    };
+    let home = world.lab.path("home").display().to_string();
+    world.make(&format!(
+        "git init -q a; git -C a -c user.name=n -c user.email=e@example.org commit -q --allow-empty -m one
+         mkdir -p -m 700 home/owner home/.ssh; git clone -q --bare a home/owner/hello
+         ssh-keygen -q -t ed25519 -N '' -f key; cp key.pub home/.ssh/authorized_keys
+         dropbearkey -t ed25519 -f host-key; chmod 711 .
+         cat /etc/passwd >passwd; echo git:x:0:0::{home}:/bin/sh >>passwd"
+    ));
+    // The user exists for the server alone.
+    let serve = format!(
+        "cd {}; mount --bind passwd /etc/passwd; exec dropbear -F -E -s -r host-key -p {V4}:22 -P pid 2>&1",
+        world.lab.dir.path().display()
+    );
+    let _server = world.lab.server("unshare", &["--mount", "sh", "-ec", &serve]);
+    world.cook("git clone by ssh");
+    assert_eq!(world.make("git -C hello log --format=%s"), "one\n");
+}
+
+#[test]
+fn a_browser_shows_a_page() {
+    let Some(world) = World::new(&["chromium"]) else { return };
+    world.write("www/github.com/owner/file", "content\n");
+    // The browser has neither a variable nor an option for a file of authorities.
+    let line = recipe("A browser").replace("chromium", "chromium --ignore-certificate-errors");
+    let said = world.run(&line);
+    assert!(text(&said.stdout).contains("content"), "{}", text(&said.stderr));
+    let plain = world.run(&line.replace("ech:", ""));
+    assert!(!text(&plain.stdout).contains("content"));
+    let told = text(&plain.stderr);
+    assert!(told.contains("--allow ech:github.com:443"), "{told}");
 }
 
 #[test]
@@ -274,6 +319,17 @@ fn bubblewrap_is_within_the_rules() {
     let Some(world) = World::new(&["bwrap"]) else { return };
     world.write("www/github.com/owner/file", "content\n");
     assert_eq!(world.cook("bubblewrap"), "content\n");
+}
+
+#[test]
+fn bubblewrap_may_be_outside() {
+    let Some(world) = World::new(&["bwrap"]) else { return };
+    world.write("www/github.com/owner/file", "content\n");
+    let line = recipe("Inside of bubblewrap");
+    let refused = world.run(&line.replace("github.com --", "other.example --"));
+    assert!(!refused.status.success(), "{}", text(&refused.stdout));
+    let done = world.run(&line);
+    assert_eq!(text(&done.stdout), "content\n", "{}", text(&done.stderr));
 }
 
 #[test]
