@@ -1,31 +1,37 @@
 //! [`Context`], the state that all parts of a guest's relay share: the guest, its rules and judge, counters,
 //! records, and the epoll set that wakes the relay. [`Context::judge`] decides about every new flow.
 
-use std::collections::HashMap;
+mod audit;
+mod rates;
+mod record;
+mod verdict;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pagewire::services::Instant;
 
-use crate::asking::{Asked, Desk, QuestionId, Waiting};
+use crate::asking::{Desk, QuestionId, Waiting};
 use crate::counters::Counters;
 use crate::denials::Denials;
 use crate::dns::DnsServer;
 use crate::epoll::EpollSet;
 use crate::guest_link::GuestLink;
-use crate::limits::{
-    DESTINATIONS_BURST, DESTINATIONS_PER_SECOND, REDIRECTIONS, UDP_ENDPOINTS, UDP_PORTS,
-};
-use crate::policy::{Decision, LocalAddresses, Reason, Rule, Rules};
-use crate::rate::{ByteRate, Rate};
+use crate::limits::{DESTINATIONS_BURST, DESTINATIONS_PER_SECOND, UDP_ENDPOINTS, UDP_PORTS};
+use crate::policy::{LocalAddresses, Reason, Rules};
+use crate::rate::Rate;
 use crate::request::{
-    Ask, Audit, ByPolicy, Demand, Direction, FlowState, GuestId, How, Journal, Judge, Name,
-    Protocol, Record, Shown, ShownBy, Verdict,
+    Ask, Audit, ByPolicy, Demand, Direction, GuestId, How, Journal, Judge, Name, Protocol, Record,
+    Shown, ShownBy, Verdict,
 };
 use crate::shown::DatagramGate;
 use crate::source::Source;
 use crate::via::{Vias, Way};
+
+pub(crate) use rates::Rates;
+pub(crate) use record::{Decide, Fate, FlowRecord};
+use verdict::Found;
 
 pub(crate) struct Context {
     pub(crate) guest: GuestId,
@@ -56,44 +62,6 @@ pub(crate) struct Context {
     pub(crate) share: DescriptorShare,
     /// Number of descriptors of the guest's connections, for parts that open others.
     pub(crate) descriptors: usize,
-}
-
-/// The rates of permissions.
-#[derive(Debug, Default)]
-pub(crate) struct Rates(HashMap<usize, [ByteRate; 2]>);
-
-impl Rates {
-    /// The rates of these rules, all of which are idle.
-    pub(crate) fn of(rules: &Rules) -> Self {
-        Self(rules.speeds().map(|(n, speed)| (n, [ByteRate::new(speed.bits()); 2])).collect())
-    }
-
-    /// The bytes that a flow may move out and in, each with the time of more if it is none.
-    pub(crate) fn room(&self, now: Instant, ask: &Ask) -> Option<[Result<usize, Instant>; 2]> {
-        let rates = self.0.get(&ask.rate?)?;
-        Some(rates.map(|rate| rate.room(now)))
-    }
-
-    /// Counts bytes that a flow has moved out and in.
-    pub(crate) fn charge(&mut self, now: Instant, ask: &Ask, moved: [usize; 2]) {
-        let rates = ask.rate.and_then(|n| self.0.get_mut(&n));
-        for (rate, bytes) in rates.into_iter().flatten().zip(moved) {
-            rate.charge(now, bytes);
-        }
-    }
-
-    /// Whether a datagram may pass in this direction.
-    pub(crate) fn admit(
-        &mut self,
-        now: Instant,
-        rate: Option<usize>,
-        direction: Direction,
-        bytes: usize,
-    ) -> bool {
-        let Some([out, inward]) = rate.and_then(|n| self.0.get_mut(&n)) else { return true };
-        let rate = if direction == Direction::Out { out } else { inward };
-        rate.admit(now, bytes)
-    }
 }
 
 /// The descriptors that a gateway's guests share in equal parts.
@@ -141,75 +109,6 @@ impl Judged {
         }
     }
 }
-
-/// What is found about a flow.
-enum Found {
-    /// The verdict, and the final destination.
-    Verdict(Verdict, SocketAddr),
-    /// The rules are about this machine's addresses, and the kernel does not say whether this is one.
-    Unknown,
-    /// The policy is asked.
-    Waits(QuestionId),
-}
-
-/// The record of a flow from its verdict on, logged when the flow ends.
-pub(crate) struct FlowRecord {
-    pub(crate) flow: u64,
-    pub(crate) ask: Ask,
-    /// The proxy by which the flow goes, for people.
-    pub(crate) via: Option<Arc<str>>,
-    pub(crate) began: Instant,
-    pub(crate) bytes_out: u64,
-    pub(crate) bytes_in: u64,
-    /// The protocol and the name that rules have permitted last.
-    pub(crate) shown: Option<Shown>,
-}
-
-impl FlowRecord {
-    pub(crate) fn new(now: Instant, flow: u64, ask: Ask) -> Self {
-        let (via, shown) = (None, None);
-        Self { flow, ask, via, began: now, bytes_out: 0, bytes_in: 0, shown }
-    }
-
-    /// The state of the flow, whose other side has this address.
-    pub(crate) fn state(&self, now: Instant, peer: SocketAddr, open: bool) -> FlowState {
-        let Self { flow, ask, began, bytes_out, bytes_in, shown, .. } = self;
-        FlowState {
-            flow: *flow,
-            ask: ask.clone(),
-            shown: shown.clone(),
-            peer,
-            bytes_out: *bytes_out,
-            bytes_in: *bytes_in,
-            age: now.saturating_since(*began),
-            open,
-        }
-    }
-
-    /// Payload bytes in both directions.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes_out + self.bytes_in
-    }
-
-    /// Writes down that both sides are connected, with the far side's address.
-    pub(crate) fn open(&self, peer: SocketAddr, context: &Context) {
-        let via = self.via.clone();
-        context.note(|| Record::Opened { flow: self.flow, ask: self.ask.clone(), peer, via });
-    }
-
-    pub(crate) fn close(self, now: Instant, how: How, context: &Context) {
-        let Self { flow, ask, began, bytes_out, bytes_in, .. } = self;
-        let duration = now.saturating_since(began);
-        context.note(|| Record::Closed { flow, ask, bytes_out, bytes_in, duration, how });
-    }
-}
-
-/// Whether a flow goes on: `Ok` with the new demand on what the flow has yet to show, if that may be another; `Err` with
-/// the reason of the end.
-pub(crate) type Fate = Result<Option<Demand>, How>;
-
-/// Decides about a flow, whose other side has the address.
-pub(crate) type Decide<'a> = dyn FnMut(&mut Context, &mut FlowRecord, SocketAddr) -> Fate + 'a;
 
 /// A verdict that ends a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -313,7 +212,7 @@ impl Context {
         } else {
             self.note_verdict(now, flow, &ask, verdict);
         }
-        if permits_flow(verdict) && !self.rates.0.is_empty() {
+        if permits_flow(verdict) && !self.rates.is_empty() {
             ask.rate = self.rules.rated(&ask, None);
         }
         self.counters.undecided += u64::from(!is_known);
@@ -457,134 +356,6 @@ impl Context {
         Rate::new(DESTINATIONS_PER_SECOND, DESTINATIONS_BURST)
     }
 
-    /// The verdict on a flow, and its final destination: each destination that a redirection leads to is judged. The
-    /// policy is asked about a `flow` with a number only.
-    fn verdict(&mut self, now: Instant, flow: Option<u64>, ask: &mut Ask) -> Found {
-        let (asked, given) = (ask.to, Arc::clone(&ask.given));
-        ask.demand = Demand::Nothing;
-        let mut verdict = Verdict::Refuse;
-        let needs_local = self.rules.asks_for_ours()
-            || self.vias.asks_for_ours()
-            || self.judge.as_ref().is_some_and(|judge| judge.asks_for_ours());
-        for _ in 0..REDIRECTIONS {
-            let ours = if needs_local {
-                self.local_addresses.is_ours(now, ask.to.ip())
-            } else {
-                Some(false)
-            };
-            let Some(ours) = ours else {
-                (ask.to, ask.mapped, ask.given) = (asked, false, given);
-                return Found::Unknown;
-            };
-            ask.ours = ours;
-            let opinion = self.judge.as_ref().and_then(|judge| judge.judge(ask));
-            let by_rules;
-            (verdict, by_rules) = match opinion.map(|verdict| (verdict, false)) {
-                Some(judged) => judged,
-                None => match self.decide(now, flow, ask) {
-                    Ok(decided) => decided,
-                    Err(question) => {
-                        (ask.to, ask.mapped, ask.given) = (asked, false, given);
-                        return Found::Waits(question);
-                    }
-                },
-            };
-            if by_rules && permits_flow(verdict) && !ask.mapped {
-                ask.demand = self.demand(ask);
-            }
-            match verdict {
-                Verdict::To(to) if to != ask.to => {
-                    (ask.to, ask.mapped) = (to, by_rules);
-                    // The names were given for the first destination.
-                    ask.given = Arc::default();
-                }
-                Verdict::To(_) => verdict = Verdict::Allow,
-                _ => {}
-            }
-            if !matches!(verdict, Verdict::To(_)) {
-                break;
-            }
-        }
-        (ask.mapped, ask.given) = (false, given);
-        let to = std::mem::replace(&mut ask.to, asked);
-        let (verdict, to) = match verdict {
-            // Rules redirect to each other without an end.
-            Verdict::To(_) => (Verdict::Refuse, to),
-            // Nobody but the gateway could answer, which did not take the flow.
-            Verdict::Allow if to == asked && self.link.ends_here(to.ip()) => (Verdict::Refuse, to),
-            Verdict::Allow if to != asked => (Verdict::To(to), to),
-            verdict => (verdict, to),
-        };
-        Found::Verdict(verdict, to)
-    }
-
-    /// The verdict of the rules, or of the policy where these leave a flow open. `false`: the verdict is not the rules' to
-    /// demand something for.
-    fn decide(
-        &mut self,
-        now: Instant,
-        flow: Option<u64>,
-        ask: &mut Ask,
-    ) -> Result<(Verdict, bool), QuestionId> {
-        let Decision { verdict, reason } = self.rules.decide(ask);
-        if !matches!(reason, Reason::Open | Reason::NotPermitted) {
-            return Ok((verdict, true));
-        }
-        // A mapping of the rules leads on where the policy permits the mapped address.
-        let opened = |rules: &Rules, ask: &Ask| match permits_flow(verdict) {
-            true => verdict,
-            false => rules.opened().judge(ask),
-        };
-        if matches!(ask.by_policy, ByPolicy::Permitted(_)) {
-            return Ok((opened(&self.rules, ask), true));
-        }
-        let (Some(desk), Some(flow), false) = (&mut self.desk, flow, self.rules.is_audit()) else {
-            return Ok((verdict, true));
-        };
-        match desk.ask(now, flow, ask) {
-            Asked::Waits(question) => Err(question),
-            Asked::Rules => Ok((verdict, true)),
-            Asked::Decided { verdict: Verdict::Allow, shown } => {
-                let names = if shown { Arc::clone(&ask.names) } else { Arc::default() };
-                ask.by_policy = ByPolicy::Permitted(names);
-                Ok((opened(&self.rules, ask), true))
-            }
-            Asked::Decided { verdict, .. } => Ok((verdict, false)),
-        }
-    }
-
-    /// The demand on a flow that is permitted.
-    fn demand(&self, ask: &Ask) -> Demand {
-        match &ask.by_policy {
-            ByPolicy::Unasked | ByPolicy::Asked => self.rules.demand(ask),
-            ByPolicy::Permitted(_) if ask.protocol == Protocol::Echo => Demand::Nothing,
-            ByPolicy::Permitted(names) if !names.is_empty() => Demand::PermittedName,
-            ByPolicy::Permitted(_)
-                if ask.protocol == Protocol::Tcp && self.rules.denies_names() =>
-            {
-                Demand::NoDeniedName
-            }
-            ByPolicy::Permitted(_) => Demand::Nothing,
-        }
-    }
-
-    /// Whether the rules, or the policy that permits the flow, let it go on with what it shows.
-    fn accepts_shown(&self, ask: &Ask, shown: &Shown) -> bool {
-        let ByPolicy::Permitted(names) = &ask.by_policy else {
-            return self.rules.permits_shown(ask, shown);
-        };
-        if let Some(name) = &shown.name {
-            let named = Ask { names: [name.clone()].into(), ..ask.clone() };
-            if matches!(self.rules.decide(&named).reason, Reason::Denial(_)) {
-                return false;
-            }
-        }
-        let shows = matches!(shown.by, ShownBy::Tls | ShownBy::Http | ShownBy::Quic);
-        let is_one = || shows && shown.name.as_ref().is_some_and(|name| names.contains(name));
-        let by_rules = || self.rules.is_restricted() && self.rules.permits_shown(ask, shown);
-        names.is_empty() || is_one() || by_rules()
-    }
-
     /// Adds the names for which the resolver has given the destination since.
     fn add_names(&mut self, now: Instant, ask: &mut Ask) {
         let names = self.dns.names_of(now, ask.to.ip());
@@ -669,75 +440,6 @@ impl Context {
         }
     }
 
-    /// The verdict on a flow under rules that only write down what they refuse, and its destination.
-    fn audit(
-        &mut self,
-        now: Instant,
-        flow: u64,
-        ask: &mut Ask,
-        (verdict, end): (Verdict, SocketAddr),
-    ) -> (Verdict, SocketAddr) {
-        let demand = std::mem::take(&mut ask.demand);
-        let is_refused = !permits_flow(verdict);
-        let asks_for_name = demand == Demand::PermittedName;
-        let (mut verdict, mut end) = (verdict, end);
-        if is_refused {
-            match self.opened(ask, end) {
-                Some(opened) => (verdict, end) = opened,
-                None => return (verdict, end),
-            }
-        }
-        match ask.protocol {
-            // The first bytes are looked at, and pass whatever they show.
-            Protocol::Tcp => {
-                ask.demand = Demand::NoDeniedName;
-                ask.audit = match (is_refused, asks_for_name) {
-                    (true, _) => Audit::Refused,
-                    (false, true) => Audit::AsksForName,
-                    (false, false) => Audit::Permitted,
-                };
-            }
-            // Datagrams to port 443 are taken for QUIC's.
-            Protocol::Udp if asks_for_name && end.port() != HTTPS => {
-                let shown = Some(Shown { by: ShownBy::Unknown, name: None });
-                self.note_audit(now, flow, ask, shown);
-            }
-            Protocol::Udp if is_refused => {
-                let shown = Shown { by: ShownBy::Unknown, name: None };
-                self.note_audit(now, flow, ask, (end.port() != HTTPS).then_some(shown));
-            }
-            Protocol::Echo if is_refused => self.note_audit(now, flow, ask, None),
-            Protocol::Udp | Protocol::Echo => {}
-        }
-        (verdict, end)
-    }
-
-    /// The verdict, without permissions and denials, on a flow that was refused on its way to `end`, and its destination;
-    /// `None`: the refusal is the embedding program's, or of limits that no rule sets.
-    fn opened(&self, ask: &Ask, end: SocketAddr) -> Option<(Verdict, SocketAddr)> {
-        let is_its =
-            |ask: &Ask| self.judge.as_ref().is_some_and(|judge| judge.judge(ask).is_some());
-        if is_its(ask) || (end != ask.to && is_its(&Ask { to: end, mapped: true, ..ask.clone() })) {
-            return None;
-        }
-        let verdict = self.rules.opened().judge(ask);
-        let end = if let Verdict::To(to) = verdict { to } else { ask.to };
-        let is_ours = end == ask.to && self.link.ends_here(end.ip());
-        (permits_flow(verdict) && !is_ours).then_some((verdict, end))
-    }
-
-    /// Writes down what rules would refuse.
-    fn note_audit(&mut self, now: Instant, flow: u64, ask: &Ask, shown: Option<Shown>) {
-        self.counters.audited += 1;
-        let rules = Arc::clone(&self.rules);
-        let find = || rules.permission(ask, shown.as_ref());
-        let (is_written, permission) = self.denials.note_audit(now, ask, shown.as_ref(), find);
-        if is_written {
-            let permission = permission.map(|rule| rule.to_string());
-            self.note(|| Record::Audit { flow, ask: ask.clone(), shown, permission });
-        }
-    }
-
     /// Judges what a flow shows, and notes what rules permit.
     pub(crate) fn judge_shown(
         &mut self,
@@ -754,19 +456,12 @@ impl Context {
             return true;
         }
         if permits {
-            if !self.rates.0.is_empty() {
+            if !self.rates.is_empty() {
                 record.ask.rate = self.rules.rated(&record.ask, Some(shown));
             }
             record.shown = Some(shown.clone());
         }
         permits
-    }
-
-    /// The rule that would permit a flow which an audit has not written down.
-    pub(crate) fn missing_permission(&self, record: &FlowRecord) -> Option<Rule> {
-        let is_missing = record.ask.audit != Audit::Permitted;
-        let shown = Shown { by: ShownBy::Unknown, name: None };
-        is_missing.then(|| self.rules.permission(&record.ask, Some(&shown))).flatten()
     }
 
     /// Writes down how a flow ended, and the refusal of rules that nothing has caused to be written down so far.
@@ -811,9 +506,6 @@ fn destination_or_denial(verdict: Verdict, to: SocketAddr) -> Result<SocketAddr,
         Verdict::Drop => Err(Denial::Drop),
     }
 }
-
-/// The port of HTTPS, and of HTTP/3.
-const HTTPS: u16 = 443;
 
 fn permits_flow(verdict: Verdict) -> bool {
     matches!(verdict, Verdict::Allow | Verdict::To(_))
