@@ -46,7 +46,7 @@ pub(crate) fn answer(firewall: Option<&dyn Firewall>, ask: &Ask, client: Borrowe
             Answer::Flows(FlowPage { flows, next })
         }
         Ask::Change(_) if !firewall.may_change(client) => error(
-            "changes are taken from this process's own network namespace only: enter it before",
+            "changes are taken only from the network namespace in which the gateway was started",
         ),
         Ask::Change(change) => match firewall.change(change) {
             Ok(text) => Answer::Done { text },

@@ -127,7 +127,12 @@ impl Denials {
         rules: &Rules,
     ) -> bool {
         self.note_address(ask);
-        self.count(showing(ask, shown), || rules.permission(ask, Some(shown)));
+        // An address would open all names that lead there.
+        let permission = || {
+            let by_name = rules.permission_of_shown(ask, shown);
+            by_name.or_else(|| rules.permission(ask, Some(shown)))
+        };
+        self.count(showing(ask, shown), permission);
         self.may_write(now)
     }
 
@@ -352,7 +357,7 @@ mod tests {
         let at = "once 192.0.2.1:443/tcp (good.org), which shows";
         assert_eq!(
             show(ShownBy::Tls, Some("evil.org")),
-            format!("{at} evil.org (tls): 192.0.2.1:443/tcp")
+            format!("{at} evil.org (tls): evil.org:443")
         );
         assert_eq!(
             show(ShownBy::Unknown, None),

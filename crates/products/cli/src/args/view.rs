@@ -33,7 +33,7 @@ pub(crate) enum StatsFormat {
 /// The process that is observed.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Target {
-    /// The process: its number, or the path of its control socket [default: all that run]
+    /// The process: its number, or the path of its control socket [default: all that run, of ctl the only one]
     #[arg(long, value_name = "PATH|PID", global = true)]
     pub(crate) control: Option<String>,
 }

@@ -56,13 +56,13 @@ fn only_gateway(processes: Vec<Process>) -> Result<Process, Failure> {
     match (gateways.pop(), gateways.len()) {
         (Some(only), 0) => Ok(only),
         (None, _) => Err(Failure::Failed(
-            "no gateway was found at the usual place: one that was started with --control PATH \
-             is named in the same way"
+            "no gateway runs that can be found by itself: name one that was started with --control \
+             PATH by the same option"
                 .to_owned(),
         )),
         (Some(last), _) => {
             let all: Vec<String> = gateways.iter().chain([&last]).map(Process::name).collect();
-            let why = format!("{} run: name one with --control", all.join(", "));
+            let why = format!("{} run: say which by --control", all.join(", "));
             Err(Failure::Failed(why))
         }
     }

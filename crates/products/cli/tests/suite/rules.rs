@@ -124,3 +124,15 @@ fn a_program_has_the_rules_of_files_and_options() {
     let said = lab.inside(&options, &["bash", "-c", program]);
     assert_eq!(said.matches("/9: Connection refused\n").count(), 4, "{said}");
 }
+
+#[test]
+fn a_file_that_permits_and_denies_nothing_is_told() {
+    let Some(lab) = Lab::new(&[]) else { return };
+    fs::write(lab.path("empty.toml"), "[groups]\ncode = 'github.com'\n").unwrap();
+    let file = lab.path("empty.toml").display().to_string();
+    let said = text(&pagewire(&["check", "rules", &file]).stdout);
+    assert_eq!(said, "0 rules, no mistake; what is not denied is permitted\n");
+    let output = lab.run(&["--rules", "empty.toml"], &["true"]).output().unwrap();
+    let told = text(&output.stderr);
+    assert!(told.contains("empty.toml: there is no rule in the file\n"), "{told}");
+}

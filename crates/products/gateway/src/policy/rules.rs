@@ -370,14 +370,16 @@ impl Rules {
         if ask.direction == Direction::In || ask.mapped || ask.protocol == Protocol::Echo {
             return Demand::Nothing;
         }
-        if !self.restricted {
-            let denies = ask.protocol == Protocol::Tcp && self.denies_names();
-            return if denies { Demand::NoDeniedName } else { Demand::Nothing };
+        if self.restricted && !self.permits_by_address(ask) {
+            return Demand::PermittedName;
         }
-        match self.permission_for(ask) {
-            Some((_, rule)) if !rule.asks_for_proof() => Demand::Nothing,
-            _ => Demand::PermittedName,
-        }
+        let denies = ask.protocol == Protocol::Tcp && self.denies_names();
+        if denies { Demand::NoDeniedName } else { Demand::Nothing }
+    }
+
+    /// Whether a permission has the flow that asks for no proof of a name.
+    fn permits_by_address(&self, ask: &Ask) -> bool {
+        self.permission_for(ask).is_some_and(|(_, rule)| !rule.asks_for_proof())
     }
 
     /// Whether the flow, which [`judge`](Self::judge) permits, may go on with what it shows.
@@ -386,7 +388,7 @@ impl Rules {
         if shown.name.as_ref().is_some_and(|name| self.denials().any(|rule| denies(rule, name))) {
             return false;
         }
-        if !self.restricted {
+        if !self.restricted || self.permits_by_address(ask) {
             return true;
         }
         let is_shown = |name: &&Name| shown.name.as_ref() == Some(*name);
@@ -413,6 +415,16 @@ impl Rules {
         };
         let mut names = ask.names.iter().filter(|name| name.is_host_name());
         names.find(|name| !ask.given.contains(name) && (self.allow.is_empty() || permits(name)))
+    }
+
+    /// A permission of the name that a refused flow shows, if the rules permit no such flow to that name's addresses.
+    pub(crate) fn permission_of_shown(&self, ask: &Ask, shown: &Shown) -> Option<Rule> {
+        let name =
+            shown.name.as_ref().filter(|name| !ask.names.contains(name) && is_plain(name))?;
+        let led = Ask { names: [name.clone()].into(), given: [].into(), ..ask.clone() };
+        let rule = self.permission(&led, Some(shown))?;
+        let is_new = !self.permits_shown(&led, shown);
+        (is_new && rule.has_name(name)).then_some(rule)
     }
 
     /// A permission that would let the flow go on, be it with what it shows. `None`: a denial forbids it, or there is no
@@ -958,6 +970,9 @@ pub enum RuleError {
     /// The text in front of the ports is neither an address, nor a network, nor a name.
     #[error("'{0}' is neither an address, nor a network, nor a name")]
     What(String),
+    /// The text is a URL.
+    #[error("'{0}' is a URL: a rule has the name alone, as in example.org:443")]
+    Url(String),
     /// The text is no speed, or a denial or a rule about clients has one.
     #[error(
         "'{0}' is no speed: write it as in 10mbit, 8kbit at least, for a permission of what the guest reaches"
@@ -1026,6 +1041,9 @@ pub(super) struct WrittenRule {
 
 impl WrittenRule {
     pub(super) fn read(text: &str) -> Result<Self, RuleError> {
+        if text.contains("//") {
+            return Err(RuleError::Url(text.into()));
+        }
         let (front, rate) = match text.rsplit_once('@') {
             Some((front, rate)) => (front, Some(rate.parse()?)),
             None => (text, None),

@@ -112,6 +112,8 @@ fn a_faulty_rule_says_what_is_wrong() {
         ("tls:10.0.0.1", RuleError::NoName("tls:10.0.0.1".into())),
         ("ssh:host", RuleError::NoName("ssh:host".into())),
         ("ech:10.0.0.1", RuleError::NoName("ech:10.0.0.1".into())),
+        ("https://example.org", RuleError::Url("https://example.org".into())),
+        ("ssh://git@example.org/", RuleError::Url("ssh://git@example.org/".into())),
         ("tcp:", RuleError::Empty("tcp:".into())),
         ("ftp:a.org", RuleError::Ports("a.org".into())),
     ] {
@@ -549,6 +551,10 @@ fn a_flow_that_only_a_name_permits_must_show_one() {
         (Rules::default(), Demand::Nothing),
         (deny(&["203.0.113.0/24"]), Demand::Nothing),
         (deny(&["b.org"]), Demand::NoDeniedName),
+        // A denied name is forbidden at addresses, too, that are permitted.
+        (allow(&["198.51.100.0/24"]).deny(rule("b.org")), Demand::NoDeniedName),
+        (allow(&["tcp:a.org"]).deny(rule("b.org")), Demand::NoDeniedName),
+        (allow(&["tls:a.org"]).deny(rule("b.org")), Demand::PermittedName),
     ] {
         assert_eq!(demand(&rules, &["a.org"]), expected, "{rules:?}");
     }
@@ -603,6 +609,10 @@ fn a_denied_name_is_not_shown_whatever_is_permitted() {
     let rules = allow(&["*.org"]).deny(rule("b.org"));
     assert!(shows(&rules, &["a.org", "b.org"], ShownBy::Tls, "a.org"));
     assert!(!shows(&rules, &["a.org", "b.org"], ShownBy::Tls, "b.org"));
+    let rules = allow(&["198.51.100.0/24"]).deny(rule("b.org"));
+    assert!(!shows(&rules, &[], ShownBy::Tls, "b.org"));
+    assert!(shows(&rules, &[], ShownBy::Tls, "c.org"));
+    assert!(shows(&rules, &[], ShownBy::Unknown, ""));
     let rules = deny(&["b.org"]);
     assert!(!shows(&rules, &[], ShownBy::Tls, "b.org"));
     assert!(shows(&rules, &[], ShownBy::Tls, "c.org"));

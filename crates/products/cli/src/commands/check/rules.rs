@@ -27,7 +27,8 @@ pub(super) fn run(options: &CheckRulesOptions) -> Result<(), Failure> {
     let entries: Vec<&RulesEntry> = read.iter().flat_map(RulesFile::entries).collect();
     if options.would.is_empty() {
         let n = entries.len();
-        say(format!("{n} {}, no mistake", if n == 1 { "rule" } else { "rules" }));
+        let open = if all.is_restricted() { "" } else { "; what is not denied is permitted" };
+        say(format!("{n} {}, no mistake{open}", if n == 1 { "rule" } else { "rules" }));
         return Ok(());
     }
     let mut refused = 0;

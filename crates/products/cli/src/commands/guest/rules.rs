@@ -129,6 +129,9 @@ impl RulesSource {
                 let failure = Failure::misused(format!("--rules {}", path.display()), why);
                 Mistaken { mistakes, failure }
             })?;
+            if file.entries().is_empty() {
+                complain!("pagewire: {}: there is no rule in the file", path.display());
+            }
             files.extend_from_slice(file.files());
             rules = file.apply(rules);
         }

@@ -178,11 +178,11 @@ fn a_program_inside_sees_its_rules_and_changes_none() {
     assert_eq!(inside(&mut shell, "rules"), "allow 203.0.113.1");
     for words in ["allow 0.0.0.0/0", "remove 203.0.113.1", "publish 8080", "reload", "kill 1"] {
         let said = inside(&mut shell, words);
-        assert!(said.contains("own network namespace only"), "{words}: {said}");
+        assert!(said.contains("only from the network namespace"), "{words}: {said}");
         // A namespace of its own making is another one, too.
         let said = shell
             .says(&format!("unshare -rn {pagewire} ctl --control c.sock {words} 2>&1 | head -1"));
-        assert!(said.contains("own network namespace only"), "{words}: {said}");
+        assert!(said.contains("only from the network namespace"), "{words}: {said}");
     }
     let rules = "allow 203.0.113.1\nnothing else is permitted\n";
     assert_eq!(shell.ctl(&["rules"]).as_deref(), Ok(rules));
