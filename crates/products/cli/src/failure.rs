@@ -147,6 +147,12 @@ pub(crate) fn reason(error: &io::Error) -> String {
     without_numbers(&error.to_string())
 }
 
+/// A word of a command line, quoted if a shell would take it for a pattern.
+pub(crate) fn word(text: &str) -> String {
+    let is_pattern = text.contains(['[', '*', '?']);
+    if is_pattern { format!("'{text}'") } else { text.to_owned() }
+}
+
 /// Text of somebody else as a terminal may have it: without what moves the cursor, changes the
 /// terminal's mode or turns the order of what follows. A tab stays.
 pub(crate) fn plain(text: &str) -> String {

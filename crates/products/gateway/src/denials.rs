@@ -111,10 +111,16 @@ impl Default for Denials {
 }
 
 impl Denials {
-    /// Notes a destination that is refused. `true`: it is to be written down.
-    pub(crate) fn note_destination(&mut self, now: Instant, ask: &Ask, rules: &Rules) -> bool {
+    /// Notes a destination that is refused. `find` searches the rule that would permit the flow. `true`: the refusal is to be
+    /// written down.
+    pub(crate) fn note_destination(
+        &mut self,
+        now: Instant,
+        ask: &Ask,
+        find: impl FnOnce() -> Option<Rule>,
+    ) -> bool {
         self.note_address(ask);
-        self.count(ask.destination(), || rules.permission(ask, None));
+        self.count(ask.destination(), find);
         self.may_write(now)
     }
 
@@ -124,15 +130,10 @@ impl Denials {
         now: Instant,
         ask: &Ask,
         shown: &Shown,
-        rules: &Rules,
+        find: impl FnOnce() -> Option<Rule>,
     ) -> bool {
         self.note_address(ask);
-        // An address would open all names that lead there.
-        let permission = || {
-            let by_name = rules.permission_of_shown(ask, shown);
-            by_name.or_else(|| rules.permission(ask, Some(shown)))
-        };
-        self.count(showing(ask, shown), permission);
+        self.count(showing(ask, shown), find);
         self.may_write(now)
     }
 
@@ -270,7 +271,7 @@ mod tests {
         let all = 3 * u64::from(DENIAL_LINES_BURST);
         let mut written = 0;
         for _ in 0..all {
-            written += u64::from(denials.note_destination(START, &ask(1), &Rules::default()));
+            written += u64::from(denials.note_destination(START, &ask(1), || None));
         }
         assert_eq!(written, u64::from(DENIAL_LINES_BURST));
         assert_eq!(denials.take_sum(START, false), None);
@@ -291,25 +292,25 @@ mod tests {
         }
         let text = denials.so_far().to_string();
         assert_eq!(text, "2 names were refused; the first: a.org");
-        denials.note_destination(START, &ask(1), &Rules::default());
+        denials.note_destination(START, &ask(1), || None);
         let text = denials.so_far().to_string();
         assert_eq!(text, "2 names and 1 address were refused; the first: a.org");
         for n in 0..2 * DENIALS_REMEMBERED as u32 {
-            denials.note_destination(START, &ask(n), &Rules::default());
+            denials.note_destination(START, &ask(n), || None);
         }
         let most = denials.so_far().most;
         assert!(most.len() == REFUSALS_TOLD && most[0].times == 2, "{most:?}");
         let text = denials.so_far().to_string();
         assert!(text.contains(&format!("and {DENIALS_REMEMBERED} or more addresses")), "{text}");
         let mut one = Denials::default();
-        one.note_destination(START, &ask(1), &Rules::default());
+        one.note_destination(START, &ask(1), || None);
         assert_eq!(one.so_far().to_string(), "1 address was refused; the first: 192.0.2.1:443/tcp");
         // A guest knows a destination by its name.
         let mut named = Denials::default();
         named.note_destination(
             START,
             &Ask { names: ["a.org".parse().unwrap()].into(), ..ask(1) },
-            &Rules::default(),
+            || None,
         );
         let text = named.so_far().to_string();
         assert_eq!(text, "1 address was refused; the first: 192.0.2.1:443/tcp (a.org)");
@@ -336,7 +337,9 @@ mod tests {
         let shown = |by, name: Option<&str>| Shown { by, name: name.map(|n| n.parse().unwrap()) };
         let show = |by, name: Option<&'static str>| {
             let (rules, ask) = (&rules, named(443, Protocol::Tcp));
-            lines(&|d| _ = d.note_shown(START, &ask, &shown(by, name), rules)).remove(0)
+            let shown = shown(by, name);
+            let find = || rules.hint(&ask, Some(&shown));
+            lines(&|d| _ = d.note_shown(START, &ask, &shown, find)).remove(0)
         };
         let name = |d: &mut Denials, name: &str| {
             d.note_name(START, Some(&name.parse().unwrap()), &rules);
@@ -347,12 +350,15 @@ mod tests {
         );
         // Such a name would mean something else to a shell, or as a rule.
         assert_eq!(lines(&|d| name(d, "a.org;reboot")), ["once a.org;reboot"]);
-        assert_eq!(lines(&|d| name(d, "*.org")), ["once *.org"]);
-        let address = |d: &mut Denials| _ = d.note_destination(START, &ask(1), &rules);
-        assert_eq!(lines(&address), ["once 192.0.2.1:443/tcp: 192.0.2.1:443/tcp"]);
-        let quic = |d: &mut Denials| {
-            d.note_destination(START, &named(443, Protocol::Udp), &rules);
+        for name_of in ["*.org", "host", "10.0.0.1", "1.2.3", "-x", "ech", "http"] {
+            assert_eq!(lines(&|d| name(d, name_of)), [format!("once {name_of}")]);
+        }
+        let refuse = |d: &mut Denials, ask: &Ask, rules: &Rules| {
+            d.note_destination(START, ask, || rules.hint(ask, None));
         };
+        let address = |d: &mut Denials| refuse(d, &ask(1), &rules);
+        assert_eq!(lines(&address), ["once 192.0.2.1:443/tcp: 192.0.2.1:443/tcp"]);
+        let quic = |d: &mut Denials| refuse(d, &named(443, Protocol::Udp), &rules);
         assert_eq!(lines(&quic), ["once 192.0.2.1:443/udp (good.org): good.org:443"]);
         let at = "once 192.0.2.1:443/tcp (good.org), which shows";
         assert_eq!(
@@ -368,9 +374,11 @@ mod tests {
             show(ShownBy::EncryptedHello, Some("good.org")),
             format!("{at} good.org (ech): ech:good.org:443")
         );
+        // Without a name the address decides, which the resolver gave for a name.
+        assert_eq!(show(ShownBy::Tls, None), format!("{at} no name (tls): tcp:good.org:443"));
         // What a denial forbids, no permission opens.
         let denied = Rules::default().deny("192.0.2.1".parse().unwrap());
-        let address = |d: &mut Denials| _ = d.note_destination(START, &ask(1), &denied);
+        let address = |d: &mut Denials| refuse(d, &ask(1), &denied);
         assert_eq!(lines(&address), ["once 192.0.2.1:443/tcp"]);
     }
 }

@@ -227,8 +227,17 @@ pub(crate) enum ByPolicy {
     Unasked,
     /// It is being asked.
     Asked,
-    /// It permits the flow, which must show one of these names; none: the address decides.
-    Permitted(Arc<[Name]>),
+    /// It permits the flow.
+    Permitted(Owed),
+}
+
+/// What a flow must show that a policy has permitted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Owed {
+    /// One of these names; none: the address decides.
+    pub(crate) names: Arc<[Name]>,
+    /// The ClientHello that shows the name may be an encrypted one.
+    pub(crate) encrypted: bool,
 }
 
 /// The protocol by which a connection shows its name.

@@ -396,6 +396,7 @@ pub(crate) fn denial(text: &str) -> Result<(Rule, Verdict), String> {
         }
     };
     let rule: Rule = rule.parse().map_err(|error: RuleError| error.to_string())?;
+    rule.check_denial().map_err(|error| error.to_string())?;
     match rule.rate {
         Some(rate) => Err(format!("'@{rate}': a denial has no rate")),
         None => Ok((rule, answer)),

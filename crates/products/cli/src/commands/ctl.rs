@@ -5,7 +5,7 @@ use pagewire_control::protocol::{Answer, Ask, Change, FlowPage, Refusals, Rules}
 use crate::args::view::{CtlOptions, CtlVerb};
 use crate::commands::flows;
 use crate::commands::processes::{self, Process};
-use crate::failure::{Failure, ascii, plain, say};
+use crate::failure::{Failure, ascii, plain, say, word};
 
 /// Most flows that are shown.
 const MOST: usize = 100_000;
@@ -94,7 +94,8 @@ fn rule_lines(Rules { rules, restricted, clients_restricted }: &Rules) -> Vec<St
 fn refusal_lines(refusals: &Refusals) -> Vec<String> {
     let line = |refusal: &pagewire_control::protocol::Refusal| {
         let permit = refusal.permission.as_ref();
-        let permit = permit.map(|rule| format!("  pagewire ctl allow {rule}")).unwrap_or_default();
+        let permit =
+            permit.map(|rule| format!("  pagewire ctl allow {}", word(rule))).unwrap_or_default();
         let times = match refusal.times {
             1 => "once".to_owned(),
             times => format!("{times} times"),

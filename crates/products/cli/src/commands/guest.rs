@@ -29,7 +29,7 @@ use super::api::{HostPort, Ports, Refused};
 use super::guest_network::{Advertised, GuestNetwork};
 use super::ways;
 use crate::args::guest::{self as args, GuestOptions, Interface};
-use crate::failure::{Failure, complain, plain, reason};
+use crate::failure::{Failure, complain, plain, reason, word};
 use crate::net::{LineWrappers, line_text, show_line, user};
 use crate::view;
 use firewall::GuestFirewall;
@@ -303,7 +303,7 @@ impl Served {
         let denied = self.guest.denied();
         let sentence = denied.first.is_some().then(|| denied.to_string());
         let lines = denied.most.iter().map(|refusal| match &refusal.permission {
-            Some(rule) => format!("  {refusal}: --allow {rule}"),
+            Some(rule) => format!("  {refusal}: --allow {}", word(&rule.to_string())),
             None => format!("  {refusal}"),
         });
         sentence.into_iter().chain(lines).collect()

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! An answer has an `id` and a `verdict`: `allow`, `prohibit`, `refuse`, `unreachable`, `drop`, or `rules` for no
-//! opinion. With `"shown":false` the address decides; `for` is the time in seconds for which the answer is kept.
+//! opinion. With `"shown":false` the address decides, with `"shown":"ech"` a ClientHello may be encrypted; `names` are those
+//! of which the flow must show one; `for` is the time in seconds for which the answer is kept.
 //! Further members mean nothing.
 
 use std::net::SocketAddr;
@@ -50,10 +51,18 @@ pub(crate) fn read_answer(line: &[u8]) -> Option<(u64, Opinion)> {
         "rules" => Opinion::rules(),
         _ => return None,
     };
-    let opinion = match value.get("shown").map(Value::as_bool) {
-        Some(Some(false)) => opinion.by_address(),
-        None | Some(Some(true)) => opinion,
-        Some(None) => return None,
+    let opinion = match value.get("shown") {
+        None | Some(Value::Bool(true)) => opinion,
+        Some(Value::Bool(false)) => opinion.by_address(),
+        Some(Value::String(by)) if by == "ech" => opinion.encrypted(),
+        Some(_) => return None,
+    };
+    let opinion = match value.get("names") {
+        None => opinion,
+        Some(names) => {
+            let names = names.as_array()?.iter().map(|name| name.as_str()?.parse().ok());
+            opinion.names(names.collect::<Option<Vec<Name>>>()?)
+        }
     };
     let Some(time) = value.get("for") else { return Some((id, opinion)) };
     let time = time.as_f64().filter(|time| *time >= 0.0)?;

@@ -31,10 +31,12 @@ fn a_question_is_one_line_that_the_manual_shows() {
 fn an_answer_has_a_verdict_and_more_if_it_likes() {
     let read = |line: &str| read_answer(line.as_bytes());
     let allow = Opinion::verdict(Verdict::Allow);
-    assert_eq!(read(r#"{"id":1,"verdict":"allow"}"#), Some((1, allow)));
+    assert_eq!(read(r#"{"id":1,"verdict":"allow"}"#), Some((1, allow.clone())));
     assert_eq!(read(r#"{"verdict":"rules","id":2,"why":[{}]} "#), Some((2, Opinion::rules())));
     let full = read(r#"{"id":1,"verdict":"allow","shown":false,"for":0.5}"#);
-    assert_eq!(full, Some((1, allow.by_address().keep(Duration::from_millis(500)))));
+    assert_eq!(full, Some((1, allow.clone().by_address().keep(Duration::from_millis(500)))));
+    let named = read(r#"{"id":1,"verdict":"allow","shown":"ech","names":["a.example"]}"#);
+    assert_eq!(named, Some((1, allow.encrypted().names(["a.example".parse().unwrap()]))));
     let long = read(r#"{"id":1,"verdict":"drop","for":1e300}"#);
     assert_eq!(long, Some((1, Opinion::verdict(Verdict::Drop).keep(POLICY_KEEP))));
 }
@@ -50,6 +52,9 @@ fn what_is_no_answer_means_nothing() {
         r#"{"id":"1","verdict":"allow"}"#,
         r#"{"id":1,"verdict":"Allow"}"#,
         r#"{"id":1,"verdict":"allow","shown":"no"}"#,
+        r#"{"id":1,"verdict":"allow","names":"a.example"}"#,
+        r#"{"id":1,"verdict":"allow","names":["a.example",1]}"#,
+        r#"{"id":1,"verdict":"allow","names":[""]}"#,
         r#"{"id":1,"verdict":"allow","for":-1}"#,
         r#"{"id":1,"verdict":"allow","for":"long"}"#,
     ] {

@@ -37,7 +37,7 @@ use crate::limits::{
     POLICY_QUESTIONS_PER_SECOND,
 };
 use crate::rate::Rate;
-use crate::request::{Ask, Name, Protocol, Verdict};
+use crate::request::{Ask, Name, Owed, Protocol, Verdict};
 
 pub(crate) use held::{Held, Waiting};
 #[cfg(feature = "testing")]
@@ -66,12 +66,11 @@ where
 }
 
 /// The opinion of a [`Policy`] about a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Opinion {
     pub(crate) says: Says,
-    /// A permitted connection to an address with names must show one of them.
-    pub(crate) shown: bool,
+    pub(crate) shows: Shows,
     /// The time for which the same question has the same answer.
     pub(crate) keep: Duration,
 }
@@ -83,9 +82,33 @@ pub(crate) enum Says {
     Otherwise,
 }
 
+/// What a flow must show that an opinion permits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shows {
+    /// The address decides.
+    pub(crate) nothing: bool,
+    /// The names of which the flow must show one; `None`: those of its address.
+    pub(crate) names: Option<Arc<[Name]>>,
+    /// The ClientHello that shows the name may be an encrypted one.
+    pub(crate) encrypted: bool,
+}
+
+impl Shows {
+    /// What a flow whose address has these names must show; `None`: its address has none of the opinion's names.
+    pub(crate) fn owed(&self, names: &Arc<[Name]>) -> Option<Owed> {
+        let encrypted = self.encrypted;
+        let names = match &self.names {
+            _ if self.nothing => return Some(Owed::default()),
+            None => Arc::clone(names),
+            Some(some) => names.iter().filter(|name| some.contains(name)).cloned().collect(),
+        };
+        (self.names.is_none() || !names.is_empty()).then_some(Owed { names, encrypted })
+    }
+}
+
 impl Opinion {
     fn says(says: Says) -> Self {
-        Self { says, shown: true, keep: Duration::ZERO }
+        Self { says, shows: Shows::default(), keep: Duration::ZERO }
     }
 
     /// The flow gets this verdict. Where [`Verdict::Allow`] permits a flow whose address has names, the flow must show
@@ -106,7 +129,20 @@ impl Opinion {
 
     /// The address decides: a permitted flow may show what it likes.
     pub fn by_address(mut self) -> Self {
-        self.shown = false;
+        self.shows.nothing = true;
+        self
+    }
+
+    /// A permitted flow must show one of these names. A flow to an address that has none of them is forbidden.
+    pub fn names(mut self, names: impl IntoIterator<Item = Name>) -> Self {
+        self.shows.names = Some(names.into_iter().collect());
+        self
+    }
+
+    /// A permitted flow may show its name by an encrypted ClientHello, as browsers send it. The server may find another
+    /// name in the encrypted part.
+    pub fn encrypted(mut self) -> Self {
+        self.shows.encrypted = true;
         self
     }
 
@@ -132,12 +168,12 @@ pub(crate) struct PolicySettings {
 pub(crate) struct QuestionId(u64);
 
 /// The state of a question after a flow has asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// The rules decide.
     Rules,
-    /// The policy has decided. `shown`: a permitted flow must show one of its names.
-    Decided { verdict: Verdict, shown: bool },
+    /// The policy has decided.
+    Decided { verdict: Verdict, shows: Shows },
     /// The flow is to ask again when [`Desk::turn`] has returned this question.
     Waits(QuestionId),
 }
@@ -234,10 +270,10 @@ impl Desk {
     pub(crate) fn ask(&mut self, now: Instant, flow: u64, ask: &Ask) -> Asked {
         let key = Key::of(ask);
         if let Some(opinion) = self.fresh.get(&key) {
-            return self.decided(*opinion);
+            return self.decided(opinion.clone());
         }
         match self.kept.get(&key) {
-            Some((opinion, until)) if now < *until => return self.decided(*opinion),
+            Some((opinion, until)) if now < *until => return self.decided(opinion.clone()),
             Some(_) => drop(self.kept.remove(&key)),
             None => {}
         }
@@ -257,7 +293,7 @@ impl Desk {
         let mut open = OpenQuestion { id, future, ring, until, waiting: 1 };
         match open.poll() {
             Some(opinion) => {
-                self.keep(now, &key, opinion);
+                self.keep(now, &key, opinion.clone());
                 self.decided(opinion)
             }
             None => {
@@ -270,8 +306,10 @@ impl Desk {
     fn decided(&self, opinion: Opinion) -> Asked {
         match opinion.says {
             Says::Rules => Asked::Rules,
-            Says::Verdict(verdict) => Asked::Decided { verdict, shown: opinion.shown },
-            Says::Otherwise => Asked::Decided { verdict: self.settings.otherwise, shown: true },
+            Says::Verdict(verdict) => Asked::Decided { verdict, shows: opinion.shows },
+            Says::Otherwise => {
+                Asked::Decided { verdict: self.settings.otherwise, shows: Shows::default() }
+            }
         }
     }
 
@@ -311,7 +349,7 @@ impl Desk {
         }
         let mut ids = Vec::new();
         for (key, opinion) in answered {
-            self.keep(now, &key, opinion);
+            self.keep(now, &key, opinion.clone());
             ids.extend(self.open.remove(&key).map(|open| open.id));
             self.fresh.insert(key, opinion);
         }

@@ -170,7 +170,7 @@ impl Future for Waits {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Opinion> {
         let mut questions = self.shared.lock();
         match questions.open.get_mut(&self.id) {
-            Some(State::Answered(opinion)) => Poll::Ready(*opinion),
+            Some(State::Answered(opinion)) => Poll::Ready(opinion.clone()),
             Some(state) => {
                 *state = State::Polled(context.waker().clone());
                 Poll::Pending

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use pagewire::services::Instant;
 
-use super::{Context, FlowRecord, permits_flow};
-use crate::policy::Rule;
+use super::{Context, FlowRecord, is_lasting, permits_flow};
+use crate::policy::{Pattern, Proof, Rule};
 use crate::request::{Ask, Audit, Demand, Protocol, Record, Shown, ShownBy, Verdict};
 
 /// The port of HTTPS, and of HTTP/3.
@@ -74,7 +74,11 @@ impl Context {
     pub(super) fn note_audit(&mut self, now: Instant, flow: u64, ask: &Ask, shown: Option<Shown>) {
         self.counters.audited += 1;
         let rules = Arc::clone(&self.rules);
-        let find = || rules.permission(ask, shown.as_ref());
+        let is_invented = self.dns.invented(ask.to.ip()).is_some();
+        let find = || {
+            let rule = rules.permission(ask, shown.as_ref());
+            rule.map(|rule| of_browsers(rule, ask)).filter(|rule| is_lasting(rule, is_invented))
+        };
         let (is_written, permission) = self.denials.note_audit(now, ask, shown.as_ref(), find);
         if is_written {
             let permission = permission.map(|rule| rule.to_string());
@@ -86,6 +90,19 @@ impl Context {
     pub(crate) fn missing_permission(&self, record: &FlowRecord) -> Option<Rule> {
         let is_missing = record.ask.audit != Audit::Permitted;
         let shown = Shown { by: ShownBy::Unknown, name: None };
-        is_missing.then(|| self.rules.permission(&record.ask, Some(&shown))).flatten()
+        let is_invented = self.dns.invented(record.ask.to.ip()).is_some();
+        let rule = is_missing.then(|| self.rules.permission(&record.ask, Some(&shown))).flatten();
+        rule.filter(|rule| is_lasting(rule, is_invented))
     }
+}
+
+/// The permission for a flow of datagrams that nobody has looked at: by QUIC, browsers send encrypted ClientHellos.
+fn of_browsers(mut rule: Rule, ask: &Ask) -> Rule {
+    if ask.protocol == Protocol::Udp
+        && rule.proof == Proof::Shown
+        && matches!(rule.what, Pattern::Name(_))
+    {
+        rule.proof = Proof::Encrypted;
+    }
+    rule
 }

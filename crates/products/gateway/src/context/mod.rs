@@ -19,7 +19,7 @@ use crate::dns::DnsServer;
 use crate::epoll::EpollSet;
 use crate::guest_link::GuestLink;
 use crate::limits::{DESTINATIONS_BURST, DESTINATIONS_PER_SECOND, UDP_ENDPOINTS, UDP_PORTS};
-use crate::policy::{LocalAddresses, Reason, Rules};
+use crate::policy::{LocalAddresses, Pattern, Reason, Rule, Rules};
 use crate::rate::Rate;
 use crate::request::{
     Ask, Audit, ByPolicy, Demand, Direction, GuestId, How, Journal, Judge, Name, Protocol, Record,
@@ -239,8 +239,8 @@ impl Context {
     /// The name by which a proxy may be asked for the destination of a flow that is permitted.
     fn name_for<'a>(&self, ask: &'a Ask) -> Option<&'a Name> {
         match &ask.by_policy {
-            ByPolicy::Permitted(names) => {
-                names.iter().find(|name| name.is_host_name() && !ask.given.contains(name))
+            ByPolicy::Permitted(owed) => {
+                owed.names.iter().find(|name| name.is_host_name() && !ask.given.contains(name))
             }
             ByPolicy::Unasked | ByPolicy::Asked => self.rules.name_for(ask),
         }
@@ -308,7 +308,9 @@ impl Context {
 
     /// Writes down a denial; `rules` are those whose permission would help.
     fn note_denial(&mut self, now: Instant, flow: u64, ask: &Ask, verdict: Verdict, rules: &Rules) {
-        if self.denials.note_destination(now, ask, rules) {
+        let is_invented = self.dns.invented(ask.to.ip()).is_some();
+        let find = || rules.hint(ask, None).filter(|rule| is_lasting(rule, is_invented));
+        if self.denials.note_destination(now, ask, find) {
             let (guest, to) = (ask.guest, ask.destination());
             tracing::info!(%guest, to, "a destination was refused");
             self.note(|| Record::Verdict { flow, ask: ask.clone(), verdict });
@@ -479,7 +481,10 @@ impl Context {
         let FlowRecord { flow, ask, .. } = record;
         self.counters.denied += 1;
         self.counters.mismatched += 1;
-        if self.denials.note_shown(now, ask, shown, &self.rules) {
+        let is_invented = self.dns.invented(ask.to.ip()).is_some();
+        let find =
+            || self.rules.hint(ask, Some(shown)).filter(|rule| is_lasting(rule, is_invented));
+        if self.denials.note_shown(now, ask, shown, find) {
             let (guest, to, by) = (ask.guest, ask.destination(), shown.by.name());
             let name = shown.name.as_ref().map(Name::as_str);
             tracing::info!(%guest, to, by, name, "a connection was refused for the name it shows");
@@ -505,6 +510,11 @@ fn destination_or_denial(verdict: Verdict, to: SocketAddr) -> Result<SocketAddr,
         Verdict::Unreachable => Err(Denial::Unreachable),
         Verdict::Drop => Err(Denial::Drop),
     }
+}
+
+/// Whether the rule means the same at the next start: an invented address may stand for another name then.
+fn is_lasting(rule: &Rule, is_invented: bool) -> bool {
+    !is_invented || matches!(rule.what, Pattern::Name(_))
 }
 
 fn permits_flow(verdict: Verdict) -> bool {

@@ -9,7 +9,7 @@ use super::{Context, permits_flow};
 use crate::asking::{Asked, QuestionId};
 use crate::limits::REDIRECTIONS;
 use crate::policy::{Decision, Reason, Rules};
-use crate::request::{Ask, ByPolicy, Demand, Judge as _, Protocol, Shown, ShownBy, Verdict};
+use crate::request::{Ask, ByPolicy, Demand, Judge as _, Owed, Protocol, Shown, ShownBy, Verdict};
 
 /// What is found about a flow.
 pub(super) enum Found {
@@ -109,9 +109,11 @@ impl Context {
         match desk.ask(now, flow, ask) {
             Asked::Waits(question) => Err(question),
             Asked::Rules => Ok((verdict, true)),
-            Asked::Decided { verdict: Verdict::Allow, shown } => {
-                let names = if shown { Arc::clone(&ask.names) } else { Arc::default() };
-                ask.by_policy = ByPolicy::Permitted(names);
+            Asked::Decided { verdict: Verdict::Allow, shows } => {
+                let Some(owed) = shows.owed(&ask.names) else {
+                    return Ok((Verdict::Prohibit, false));
+                };
+                ask.by_policy = ByPolicy::Permitted(owed);
                 Ok((opened(&self.rules, ask), true))
             }
             Asked::Decided { verdict, .. } => Ok((verdict, false)),
@@ -123,7 +125,7 @@ impl Context {
         match &ask.by_policy {
             ByPolicy::Unasked | ByPolicy::Asked => self.rules.demand(ask),
             ByPolicy::Permitted(_) if ask.protocol == Protocol::Echo => Demand::Nothing,
-            ByPolicy::Permitted(names) if !names.is_empty() => Demand::PermittedName,
+            ByPolicy::Permitted(owed) if !owed.names.is_empty() => Demand::PermittedName,
             ByPolicy::Permitted(_)
                 if ask.protocol == Protocol::Tcp && self.rules.denies_names() =>
             {
@@ -135,7 +137,7 @@ impl Context {
 
     /// Whether the rules, or the policy that permits the flow, let it go on with what it shows.
     pub(super) fn accepts_shown(&self, ask: &Ask, shown: &Shown) -> bool {
-        let ByPolicy::Permitted(names) = &ask.by_policy else {
+        let ByPolicy::Permitted(Owed { names, encrypted }) = &ask.by_policy else {
             return self.rules.permits_shown(ask, shown);
         };
         if let Some(name) = &shown.name {
@@ -144,7 +146,8 @@ impl Context {
                 return false;
             }
         }
-        let shows = matches!(shown.by, ShownBy::Tls | ShownBy::Http | ShownBy::Quic);
+        let shows = matches!(shown.by, ShownBy::Tls | ShownBy::Http | ShownBy::Quic)
+            || (*encrypted && shown.by == ShownBy::EncryptedHello);
         let is_one = || shows && shown.name.as_ref().is_some_and(|name| names.contains(name));
         let by_rules = || self.rules.is_restricted() && self.rules.permits_shown(ask, shown);
         names.is_empty() || is_one() || by_rules()

@@ -3,10 +3,11 @@
 //! Queries and answers are passed on as they are, so only a query's header and question are read
 //! here: a forwarder need not know every type of record. Answers are read by `simple-dns`.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use simple_dns::rdata::{A, AAAA, RData, SVCB};
+use simple_dns::rdata::{A, AAAA, RData, SVCB, SVCParam};
 use simple_dns::{CLASS, Name as WireName, Packet, PacketFlag, ResourceRecord};
 
 use crate::limits::{DNS_ADDRESSES, DNS_ALIASES, DNS_OWN_TTL, DNS_RECORDS};
@@ -88,8 +89,6 @@ pub(crate) struct AnsweredAddresses {
     pub(crate) more_names: bool,
     /// There may be more addresses.
     pub(crate) more_addresses: bool,
-    /// There may be keys for encrypted ClientHellos, by which clients hide names (RFC 9848).
-    pub(crate) hiding: bool,
 }
 
 /// A message that is no query.
@@ -214,7 +213,6 @@ impl Query {
         let packet = is_plausible(answer).then(|| Packet::parse(answer).ok()).flatten();
         let Some(packet) = packet else {
             (found.more_names, found.more_addresses) = (true, true);
-            found.hiding = self.is_about_service();
             return found;
         };
         // A record may come before the alias that leads to it: as often as there are aliases.
@@ -239,13 +237,63 @@ impl Query {
             is_of(record, &found.names).then_some((address, ttl))
         };
         found.addresses = answers().filter_map(address).take(DNS_ADDRESSES).collect();
-        let all = || packet.answers.iter().chain(&packet.additional_records);
-        found.hiding = all().filter_map(service_of).any(|it| it.get_param(ECH).is_some());
+        let mut all = packet.answers.iter().chain(&packet.additional_records);
         found.more_names |= packet.answers.len() > DNS_RECORDS;
         found.more_addresses = found.more_names
             || found.addresses.len() >= DNS_ADDRESSES
-            || all().any(|record| service_of(record).is_some());
+            || all.any(|record| service_of(record).is_some());
         found
+    }
+
+    /// The name about which rules decide: that of the host, if the question is about its service at another port
+    /// (RFC 9460 section 9.1: `_8443._https.example.org`).
+    pub(crate) fn judged_name(&self) -> Option<Cow<'_, Name>> {
+        let name = self.name.as_ref()?;
+        let host = || {
+            let (port, rest) = name.as_str().strip_prefix('_')?.split_once("._https.")?;
+            port.parse::<u16>().ok().and_then(|_| rest.parse().ok())
+        };
+        let host = if self.kind == TYPE_HTTPS { host() } else { None };
+        Some(host.map_or(Cow::Borrowed(name), Cow::Owned))
+    }
+
+    /// The answer without keys for encrypted ClientHellos (RFC 9848), by which clients would hide names.
+    pub(crate) fn without_keys(&self, message: &[u8], answer: Vec<u8>) -> Vec<u8> {
+        let packet = is_plausible(&answer).then(|| Packet::parse(&answer).ok()).flatten();
+        let Some(mut packet) = packet else {
+            return if self.is_about_service() { self.withhold(message, &answer) } else { answer };
+        };
+        let mut had_keys = false;
+        let Packet { answers, name_servers, additional_records, .. } = &mut packet;
+        for section in [answers, name_servers, additional_records] {
+            section.retain_mut(|record| {
+                let Some(service) = service_of(record) else { return true };
+                if service.get_param(ECH).is_none() {
+                    return true;
+                }
+                had_keys = true;
+                let mut bare = SVCB::new(service.priority, service.target.clone());
+                for param in service.iter_params().filter(|param| param.key_code() != ECH) {
+                    // Clients leave out a record that lacks a mandatory parameter.
+                    if matches!(param, SVCParam::Mandatory(keys) if keys.contains(&ECH)) {
+                        return false;
+                    }
+                    bare.set_param(param.clone());
+                }
+                record.rdata = match record.rdata {
+                    RData::SVCB(_) => RData::SVCB(bare),
+                    _ => RData::HTTPS(bare.into()),
+                };
+                true
+            });
+        }
+        if !had_keys {
+            return answer;
+        }
+        // Nobody has signed the answer as it is now.
+        packet.remove_flags(PacketFlag::AUTHENTIC_DATA);
+        let bare = packet.build_bytes_vec_compressed();
+        bare.unwrap_or_else(|_| self.withhold(message, &answer))
     }
 
     /// The answer to who must not see `answer`: by TCP, it may be another if that one was cut.

@@ -323,8 +323,8 @@ impl DnsServer {
             }
             return Decision::Answer(answer);
         }
-        let may = match &query.name {
-            Some(name) => match self.rules.refusal_of_name(name) {
+        let may = match query.judged_name() {
+            Some(name) => match self.rules.refusal_of_name(&name) {
                 Some(Reason::NotPermitted) => self.resolves_open,
                 refusal => refusal.is_none(),
             },
@@ -398,10 +398,9 @@ impl DnsServer {
     }
 
     /// Remembers the contents of an answer. `false`: the guest must not see it, because a denial has one of
-    /// its names, or may have, and not all of its addresses can be remembered; or because its keys would have clients
-    /// hide the names that rules ask for.
+    /// its names, or may have, and not all of its addresses can be remembered.
     fn learn(&mut self, now: Instant, query: &Query, answer: &[u8]) -> bool {
-        let AnsweredAddresses { names, addresses, more_names, more_addresses, hiding } =
+        let AnsweredAddresses { names, addresses, more_names, more_addresses } =
             query.resolved(answer);
         let denied = match more_names {
             true => self.rules.denies_names(),
@@ -410,9 +409,6 @@ impl DnsServer {
         let resolved = Resolved { names, addresses };
         if !resolved.addresses.is_empty() {
             self.names.learn(now, &resolved);
-        }
-        if hiding && self.rules.ask_for_names() {
-            return false;
         }
         !denied || (!more_names && !more_addresses && self.keep_denials(&resolved))
     }
@@ -428,7 +424,10 @@ impl DnsServer {
             Some(answer) => {
                 self.counters.answered += 1;
                 if self.learn(now, &asked.query, &answer) {
-                    answer
+                    match self.resolves_open || self.rules.ask_for_names() {
+                        true => asked.query.without_keys(&asked.message, answer),
+                        false => answer,
+                    }
                 } else {
                     // Without hints for a service, the addresses of the name are still answered.
                     if !asked.query.is_about_service() {

@@ -621,6 +621,84 @@ fn answer_by(
 }
 
 #[test]
+fn keys_by_which_clients_would_hide_names_are_left_out_where_names_count() {
+    let service = |mandatory: &[u16]| {
+        let mut it = SVCB::new(1, simple_dns::Name::new(".").unwrap());
+        it.set_param(SVCParam::Port(8443));
+        it.set_param(SVCParam::Ech(vec![1, 2, 3].into()));
+        if !mandatory.is_empty() {
+            it.set_mandatory(mandatory.iter().copied());
+        }
+        it
+    };
+    let record = |data| {
+        let name = simple_dns::Name::new("www.good.net").unwrap();
+        ResourceRecord::new(name, CLASS::IN, 60, data)
+    };
+    let make = |message: &[u8]| {
+        let mut reply = Packet::parse(message).unwrap().into_reply();
+        reply.set_flags(simple_dns::PacketFlag::AUTHENTIC_DATA);
+        reply.answers.push(record(RData::A(A { address: 0xc000_0201 })));
+        reply.answers.push(record(RData::HTTPS(service(&[]).into())));
+        reply.answers.push(record(RData::SVCB(service(&[3, 5]))));
+        reply.name_servers.push(record(RData::SVCB(service(&[3]))));
+        reply.additional_records.push(record(RData::HTTPS(service(&[]).into())));
+        reply.build_bytes_vec_compressed().unwrap()
+    };
+    // For each kind of question and rules: parameters, and the numbers of records.
+    let seen = |rules: Rules, kind: u16| {
+        let fake = Fake::new();
+        let mut world = World::new(DnsConfig { rules: rules.into(), ..config(&[fake.address()]) });
+        let bytes = answer_by(&mut world, &fake, ("www.good.net", kind), make);
+        let packet = Packet::parse(&bytes).unwrap();
+        let sections = [&packet.answers, &packet.name_servers, &packet.additional_records];
+        let has_keys = |record: &ResourceRecord<'_>| match &record.rdata {
+            RData::SVCB(it) => it.get_param(5).is_some(),
+            RData::HTTPS(it) => it.get_param(5).is_some(),
+            _ => false,
+        };
+        let keys = sections.iter().flat_map(|all| all.iter()).filter(|it| has_keys(it)).count();
+        let is_signed = packet.has_flags(simple_dns::PacketFlag::AUTHENTIC_DATA);
+        (sections.map(Vec::len), keys, is_signed)
+    };
+    let allow = |rule: &str| Rules::default().allow(rule.parse().unwrap());
+    for kind in [1, 64, 65, 255] {
+        let bare = ([2, 1, 1], 0, false);
+        for rules in [
+            allow("www.good.net"),
+            allow("ech:*.good.net"),
+            Rules::default().deny("b.org".parse().unwrap()),
+            Rules::default().audit(),
+        ] {
+            assert_eq!(seen(rules.clone(), kind), bare, "{kind} {rules:?}");
+        }
+        for rules in [Rules::default(), allow("0.0.0.0/0"), allow("tcp:www.good.net")] {
+            assert_eq!(seen(rules.clone(), kind), ([3, 1, 1], 4, true), "{kind} {rules:?}");
+        }
+    }
+}
+
+#[test]
+fn a_question_about_a_service_at_a_port_is_judged_by_the_name_of_its_host() {
+    let rules = Rules::default().allow("www.good.net".parse().unwrap());
+    for (question, is_asked) in [
+        (("_8443._https.www.good.net", 65), true),
+        (("_8443._https.www.evil.net", 65), false),
+        (("_8443._https.www.good.net", 1), false),
+        (("_data._https.www.good.net", 65), false),
+        (("_99999._https.www.good.net", 65), false),
+        (("x._8443._https.www.good.net", 65), false),
+    ] {
+        let fake = Fake::new();
+        let rules = rules.clone().into();
+        let mut world = World::new(DnsConfig { rules, ..config(&[fake.address()]) });
+        let socket = world.socket();
+        world.ask(socket, 1, question.0, question.1);
+        assert_eq!(!fake.is_silent(), is_asked, "{question:?}");
+    }
+}
+
+#[test]
 fn an_answer_that_may_lead_past_a_denial_is_withheld() {
     let fake = Fake::new();
     let mut world = World::new(denying("*.evil.net:25", &[fake.address()]));
@@ -658,9 +736,6 @@ fn an_answer_that_may_lead_past_a_denial_is_withheld() {
     assert_eq!(ask(("www.good.net", 65), &with("www.good.net", https("www.evil.net"))), nothing);
     let whole = (RCODE::NoError, 1, false);
     assert_eq!(ask(("www.good.net", 65), &with("www.good.net", https("."))), whole);
-    let keys = SVCB::new(1, simple_dns::Name::new(".").unwrap());
-    let keys = RData::HTTPS(keys.with_param(SVCParam::Ech(vec![1, 2, 3].into())).into());
-    assert_eq!(ask(("www.good.net", 65), &with("www.good.net", keys)), nothing, "keys hide names");
     // No address is an answer, too.
     assert_eq!(ask(("www.evil.net", 28), &with("www.evil.net", alias)), whole);
     assert_eq!(ask(("www.evil.net", 1), &cut), (RCODE::Refused, 0, false));

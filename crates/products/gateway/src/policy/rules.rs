@@ -417,14 +417,20 @@ impl Rules {
         names.find(|name| !ask.given.contains(name) && (self.allow.is_empty() || permits(name)))
     }
 
+    /// The permission to offer for a flow that was refused, perhaps for what it shows.
+    pub(crate) fn hint(&self, ask: &Ask, shown: Option<&Shown>) -> Option<Rule> {
+        let by_shown = shown.and_then(|shown| self.permission_of_shown(ask, shown));
+        by_shown.or_else(|| self.permission(ask, shown))
+    }
+
     /// A permission of the name that a refused flow shows, if the rules permit no such flow to that name's addresses.
-    pub(crate) fn permission_of_shown(&self, ask: &Ask, shown: &Shown) -> Option<Rule> {
+    fn permission_of_shown(&self, ask: &Ask, shown: &Shown) -> Option<Rule> {
         let name =
             shown.name.as_ref().filter(|name| !ask.names.contains(name) && is_plain(name))?;
         let led = Ask { names: [name.clone()].into(), given: [].into(), ..ask.clone() };
         let rule = self.permission(&led, Some(shown))?;
         let is_new = !self.permits_shown(&led, shown);
-        (is_new && rule.has_name(name)).then_some(rule)
+        (is_new && rule.asks_for_proof()).then_some(rule)
     }
 
     /// A permission that would let the flow go on, be it with what it shows. `None`: a denial forbids it, or there is no
@@ -467,8 +473,16 @@ impl Rules {
                     _ => shown.is_none_or(|shown| rules.permits_shown(ask, shown)),
                 }
         };
-        let all = name.map(by_name).into_iter().chain([by_address]);
-        all.filter(|_| self.restricted).find(permits)
+        // An address opens all its names, and the resolver for all names.
+        let by_address_of_name = || {
+            let what = Pattern::Name(Glob(name?.as_str().into()));
+            let direction = Direction::Out;
+            let is_said = ask.protocol != Protocol::Echo;
+            let proof = Proof::Address;
+            is_said.then_some(Rule { what, ports, protocol, proof, direction, rate: None })
+        };
+        let all = name.map(by_name).into_iter().chain(by_address_of_name()).chain([by_address]);
+        all.filter(|rule| self.restricted && rule.is_as_written()).find(permits)
     }
 
     fn permission_of_client(&self, ask: &Ask) -> Option<Rule> {
@@ -489,7 +503,7 @@ impl Rules {
         let what = Pattern::Name(Glob(name.as_str().into()));
         let rule = Rule::of(what);
         let opens = || self.clone().allow(rule.clone()).resolves(name);
-        let permits = self.restricted && is_plain(name) && opens();
+        let permits = self.restricted && is_plain(name) && rule.is_as_written() && opens();
         permits.then_some(rule)
     }
 
@@ -555,9 +569,9 @@ impl Rules {
         self.named_denials().next().is_some()
     }
 
-    /// Whether connections have to show names, in the clear: permissions ask for proofs, or names are denied.
+    /// Whether the names that connections show count: permissions ask for proofs, names are denied, or all is written down.
     pub(crate) fn ask_for_names(&self) -> bool {
-        self.allow.iter().any(Rule::asks_for_proof) || self.denies_names()
+        self.audit || self.allow.iter().any(Rule::asks_for_proof) || self.denies_names()
     }
 
     /// Whether some denial has this name, be it of a few ports only, and does not have all names.
@@ -970,6 +984,9 @@ pub enum RuleError {
     /// The text in front of the ports is neither an address, nor a network, nor a name.
     #[error("'{0}' is neither an address, nor a network, nor a name")]
     What(String),
+    /// A denial has a prefix that asks for a proof.
+    #[error("'{0}' denies by a proof: a denial holds whatever is shown, so leave out the prefix")]
+    DeniedProof(String),
     /// The text is a URL.
     #[error("'{0}' is a URL: a rule has the name alone, as in example.org:443")]
     Url(String),
@@ -1105,10 +1122,32 @@ impl Rule {
         if self.rate.is_some() && self.direction == Direction::In {
             return Err(RuleError::Speed(text.into()));
         }
+        if self.protocol == Some(Protocol::Echo) && self.proof == Proof::Encrypted {
+            return Err(RuleError::Prefix(text.into()));
+        }
         match self.protocol == Some(Protocol::Echo) && self.ports.is_some() {
             true => Err(RuleError::EchoPorts(text.into())),
             false => Ok(()),
         }
+    }
+
+    /// Checks that the rule can be a denial, which holds whatever a flow shows.
+    ///
+    /// # Errors
+    /// [`RuleError::DeniedProof`].
+    pub fn check_denial(&self) -> Result<(), RuleError> {
+        match self.proof {
+            Proof::Shown | Proof::Address => Ok(()),
+            _ => Err(RuleError::DeniedProof(self.to_string())),
+        }
+    }
+
+    /// Whether the text of the rule means the same, also to a shell: strangers choose names.
+    fn is_as_written(&self) -> bool {
+        let text = self.to_string();
+        let is_name = matches!(self.what, Pattern::Name(_));
+        let is_odd = text.starts_with('-') || (is_name && text.contains('['));
+        !is_odd && text.parse::<Self>().as_ref() == Ok(self)
     }
 }
 

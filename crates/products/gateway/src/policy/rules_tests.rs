@@ -112,6 +112,7 @@ fn a_faulty_rule_says_what_is_wrong() {
         ("tls:10.0.0.1", RuleError::NoName("tls:10.0.0.1".into())),
         ("ssh:host", RuleError::NoName("ssh:host".into())),
         ("ech:10.0.0.1", RuleError::NoName("ech:10.0.0.1".into())),
+        ("ech:a.org/icmp", RuleError::Prefix("ech:a.org/icmp".into())),
         ("https://example.org", RuleError::Url("https://example.org".into())),
         ("ssh://git@example.org/", RuleError::Url("ssh://git@example.org/".into())),
         ("tcp:", RuleError::Empty("tcp:".into())),

@@ -47,7 +47,7 @@ impl Future for Waits {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Opinion> {
         let mut state = self.0.lock().unwrap();
         state.waker = Some(context.waker().clone());
-        state.opinion.map_or(Poll::Pending, Poll::Ready)
+        state.opinion.clone().map_or(Poll::Pending, Poll::Ready)
     }
 }
 
@@ -285,6 +285,26 @@ fn a_permitted_connection_shows_one_of_the_names_that_were_asked() {
         world.say(id, &request(host));
         assert_eq!((received(&world) > 0, world.error(id).is_none()), (passes, passes), "{host}");
     }
+}
+
+#[test]
+fn an_answer_may_permit_some_of_the_names() {
+    let some = || allow().names(["good.example".parse().unwrap(), "x.example".parse().unwrap()]);
+    for (host, passes) in [("good.example", true), ("evil.example", false), ("x.example", false)] {
+        let (desk, mut world) = Desk::world(rules(&["198.51.100.1"], &[]));
+        learn(&mut world, "good.example");
+        learn(&mut world, "evil.example");
+        let id = world.connect(ONE);
+        desk.answer(&mut world, 0, some());
+        world.say(id, &request(host));
+        assert_eq!(world.error(id).is_none(), passes, "{host}");
+    }
+    // An address with none of the names.
+    let (desk, mut world) = Desk::world(rules(&["198.51.100.1"], &[]));
+    learn(&mut world, "evil.example");
+    let id = world.connect(ONE);
+    desk.answer(&mut world, 0, some());
+    assert!(world.error(id).is_some() && world.dialled().is_empty());
 }
 
 #[test]

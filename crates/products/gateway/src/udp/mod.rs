@@ -185,17 +185,15 @@ impl Udp {
         let Some(endpoint) = self.endpoints.get_mut(at as usize) else { return };
         let Some(peer) = endpoint.peer(message.to) else { return };
         let to = peer.at;
-        if let Some(rate) = peer.rate() {
-            let bytes = message.payload.iter().map(Frag::len).sum();
-            if !context.rates.admit(now, Some(rate), Direction::Out, bytes) {
-                context.counters.datagrams_over_rate += 1;
-                return;
-            }
-        }
-        let hop_limit = Some(message.hop_limit - 1);
+        let (rate, hop_limit) = (peer.rate(), Some(message.hop_limit - 1));
         if peer.has_gate() {
             let how = Sending { to, segment: None, hop_limit };
             return send_shown(now, stack, context, endpoint, message, how);
+        }
+        let bytes = message.payload.iter().map(Frag::len).sum();
+        if !context.rates.admit(now, rate, Direction::Out, bytes) {
+            context.counters.datagrams_over_rate += 1;
+            return;
         }
         let mut send = |part: &FragVec, segment| {
             let how = Sending { to, segment, hop_limit };
@@ -665,7 +663,13 @@ fn send_shown(
             refused = true;
             continue;
         };
+        let rate = peer.rate();
         for bytes in datagrams {
+            let len = bytes.len() + part.iter().map(Frag::len).sum::<usize>();
+            if !context.rates.admit(now, rate, Direction::Out, len) {
+                context.counters.datagrams_over_rate += 1;
+                continue;
+            }
             match endpoint.send_behind(&bytes, part.iter(), how, message.dont_fragment) {
                 Ok(n) => {
                     sent += n;

@@ -10,6 +10,7 @@ use super::model::{FlowRow, Gateway, Model, Row, scaled};
 use super::state::{Choices, Column, FlowColumn};
 use crate::commands::flows;
 use crate::commands::ss::state_name;
+use crate::failure::word;
 
 /// Rows of the plots of throughput, each.
 const PLOT: u16 = 3;
@@ -246,7 +247,8 @@ fn refusals_height(model: &Model) -> u16 {
 fn draw_refusals(frame: &mut Frame<'_>, area: Rect, gateway: &Gateway) {
     let refusals = &gateway.refusals;
     let rows = refusals.most.iter().take(REFUSALS).map(|refusal| {
-        let permit = refusal.permission.as_ref().map(|rule| format!("pagewire ctl allow {rule}"));
+        let permit =
+            refusal.permission.as_ref().map(|rule| format!("pagewire ctl allow {}", word(rule)));
         let times = Line::from(format!("{} times", refusal.times)).right_aligned();
         TableRow::new([
             Cell::from(times),

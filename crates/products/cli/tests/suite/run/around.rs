@@ -203,6 +203,39 @@ fn quic_shows_its_name_in_the_first_datagram() {
     assert_eq!(sent("good.example"), "nothing\n");
     let shown = &events(&lab, "mismatch")[0];
     assert_eq!((&shown["shown"], &shown["by"]), (&"example.com".into(), &"quic".into()));
+    // What is refused takes nothing of a permission's rate: each attempt is told.
+    let many = script.replace("NAME", "good.example").replace(
+        "try:",
+        "[socket.socket(type=socket.SOCK_DGRAM).sendto(open('rfc9001-initial', 'rb').read(), s.getpeername()) \
+         for i in range(20)]\ntry:",
+    );
+    let options = [&names[..], &["--allow", "good.example@8kbit"]].concat();
+    std::fs::remove_file(lab.path("log")).expect("a log");
+    assert_eq!(lab.inside(&options, &["python3", "-c", &many]), "nothing\n");
+    assert_eq!(events(&lab, "mismatch").len(), 21);
+}
+
+#[test]
+fn names_that_a_program_chooses_are_no_permissions_of_another_kind() {
+    let Some(lab) = Lab::new(&["dig"]) else { return };
+    let ask = "for n in host 10.0.0.1 169.254.169.254 1.2.3 plain.example; do dig +tries=1 $n >/dev/null; done; true";
+    let output = lab.run(&under(&["good.example"]), &["sh", "-c", ask]).output().expect("it runs");
+    let said = text(&output.stderr);
+    for name in ["host", "10.0.0.1", "169.254.169.254", "1.2.3"] {
+        assert!(said.contains(&format!("once {name}\n")), "{said}");
+    }
+    assert!(said.contains("once plain.example: --allow plain.example\n"), "{said}");
+}
+
+#[test]
+fn an_encrypted_client_hello_passes_where_the_rule_says_so() {
+    let Some((lab, _server)) = lab(&["python3"]) else { return };
+    let sent = |rule: &str, name: &str| {
+        let script = format!("{HELLO}send(extended(hello('{name}'), 0xfe0d, bytes(64)))");
+        lab.inside(&under(&[rule]), &["timeout", "30", "python3", "-c", &script])
+    };
+    assert_eq!(sent("ech:good.example", "good.example"), "content\n");
+    assert_eq!(sent("ech:good.example", "evil.example"), "nothing\n");
 }
 
 /// Where the servers of [`far`] are.

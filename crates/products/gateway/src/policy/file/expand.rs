@@ -109,6 +109,9 @@ fn combine(
         _ if rule.rate.is_some() && table.answer.is_some() => {
             Some(RuleError::Speed(text.to_owned()).to_string())
         }
+        _ if table.answer.is_some() && rule.check_denial().is_err() => {
+            rule.check_denial().err().map(|error| error.to_string())
+        }
         _ if rule.protocol.is_some() && !table.protocols.is_empty() => Some(twice("a protocol")),
         Some(direction) if written.has_direction && direction != rule.direction => {
             Some(twice("a direction"))
