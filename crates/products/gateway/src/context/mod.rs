@@ -410,6 +410,14 @@ impl Context {
         if !permits_flow(verdict) || (end != to && record.via.is_none()) {
             return None;
         }
+        // The proxy has led the flow to the host of the name that it was told.
+        let by_rules = !matches!(ask.by_policy, ByPolicy::Permitted(_));
+        if let Some(name) = record.told.as_ref().filter(|_| by_rules) {
+            let told = Ask { names: [name.clone()].into(), ..ask.clone() };
+            if !permits_flow(self.rules.judge(&told)) {
+                return None;
+            }
+        }
         record.ask.demand = ask.demand;
         match (ask.demand, &record.shown) {
             (Demand::Nothing, _) => Some(Demand::Nothing),

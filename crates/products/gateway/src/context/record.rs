@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pagewire::services::Instant;
 
 use super::Context;
-use crate::request::{Ask, Demand, FlowState, How, Record, Shown};
+use crate::request::{Ask, Demand, FlowState, How, Name, Record, Shown};
 
 /// The record of a flow from its verdict on, logged when the flow ends.
 pub(crate) struct FlowRecord {
@@ -14,6 +14,8 @@ pub(crate) struct FlowRecord {
     pub(crate) ask: Ask,
     /// The proxy by which the flow goes, for people.
     pub(crate) via: Option<Arc<str>>,
+    /// The name by which the proxy was asked for the destination.
+    pub(crate) told: Option<Name>,
     pub(crate) began: Instant,
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
@@ -23,8 +25,8 @@ pub(crate) struct FlowRecord {
 
 impl FlowRecord {
     pub(crate) fn new(now: Instant, flow: u64, ask: Ask) -> Self {
-        let (via, shown) = (None, None);
-        Self { flow, ask, via, began: now, bytes_out: 0, bytes_in: 0, shown }
+        let (via, told, shown) = (None, None, None);
+        Self { flow, ask, via, told, began: now, bytes_out: 0, bytes_in: 0, shown }
     }
 
     /// The state of the flow, whose other side has this address.

@@ -18,7 +18,7 @@ const CLIENT_PORT: u16 = 40_000;
 /// A flow that might ask for permission; written `HOST:PORT[/PROTOCOL]`, for TCP if there is no protocol.
 ///
 /// `HOST` is an address, a name, or both as `NAME@ADDRESS`. A name without an address has one on the Internet,
-/// 198.51.100.1. With `from:` in front `HOST` is the address of a client, and `PORT` is the guest's. `icmp` has no
+/// 198.51.100.1. `host` is an address of the gateway's own machine. With `from:` in front `HOST` is the address of a client, and `PORT` is the guest's. `icmp` has no
 /// port.
 ///
 /// ```
@@ -84,6 +84,7 @@ impl FromStr for Question {
         let (name, address) = match (&rule.what, name) {
             (Pattern::Net(net), name) if *net == Cidr::host(net.addr()) => (name, net.addr()),
             (Pattern::Name(glob), None) => (Some(glob.name().ok_or_else(shape)?), SOMEWHERE),
+            (Pattern::Host, None) if rule.direction == Direction::Out => (None, SOMEWHERE),
             _ => return Err(shape()),
         };
         let protocol = rule.protocol.unwrap_or(Protocol::Tcp);
@@ -108,6 +109,7 @@ impl FromStr for Question {
         let mut ask = Ask::new(GuestId(0), protocol, from, to);
         ask.direction = rule.direction;
         ask.names = name.into_iter().collect();
+        ask.ours = rule.what == Pattern::Host;
         Ok(Self { ask, text: text.into() })
     }
 }

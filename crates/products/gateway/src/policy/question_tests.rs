@@ -10,8 +10,14 @@ fn answer(rules: &Rules, text: &str) -> Reason {
 
 #[test]
 fn a_question_is_about_a_name_or_an_address_and_a_port() {
-    let rules =
-        ["*.org:443", "udp:db.org:53", "10.0.0.0/8:53/udp", "8.8.8.8/icmp", "bücher.example"];
+    let rules = [
+        "*.org:443",
+        "udp:db.org:53",
+        "10.0.0.0/8:53/udp",
+        "8.8.8.8/icmp",
+        "bücher.example",
+        "host:8080",
+    ];
     let rules = rules.iter().fold(Rules::default(), |all, one| all.allow(one.parse().unwrap()));
     let rules = rules.allow("from:10.0.0.0/8:8080".parse().unwrap());
     let rules = rules.deny("evil.org".parse().unwrap()).deny("203.0.113.0/24".parse().unwrap());
@@ -30,6 +36,8 @@ fn a_question_is_about_a_name_or_an_address_and_a_port() {
         ("a.org@192.168.0.1:443", Reason::NotPermitted),
         ("a.org@[2606:2800::1]:443", Reason::Permission(0)),
         ("[::1]:443", Reason::Closed),
+        ("host:8080", Reason::Permission(5)),
+        ("host:8081", Reason::NotPermitted),
         ("from:10.1.2.3:8080", Reason::Permission(0)),
         ("from:11.1.2.3:8080", Reason::NotPermitted),
     ] {
@@ -50,7 +58,6 @@ fn a_question_is_about_one_flow() {
         "*.org:443",
         "a.org:80-90",
         "10.0.0.0/8:80",
-        "host:80",
         "tls:a.org:443",
         "a.org@b.org:80",
         "10.0.0.1@10.0.0.2:80",

@@ -424,6 +424,7 @@ impl Relay {
             Some(Way::Direct) => (None, Some(to)),
             Some(Way::Proxy(route)) => {
                 record.via = Some(Arc::clone(&route.proxy.text));
+                record.told = route.target.name().cloned();
                 let peer = route.peer(0);
                 (Some(Attempt { route, number: 0 }), peer)
             }

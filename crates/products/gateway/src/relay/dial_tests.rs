@@ -234,6 +234,24 @@ fn the_proxy_is_told_the_latest_name() {
 }
 
 #[test]
+fn a_flow_ends_when_rules_no_longer_permit_the_name_that_its_proxy_was_told() {
+    let allow = |rules: &[&str]| {
+        rules.iter().fold(Rules::default(), |all, rule| all.allow(rule.parse().unwrap()))
+    };
+    let rules = allow(&["tcp:a.example", "tcp:b.example"]);
+    let mut world = World::new(Settings { rules, vias: all(HTTP), ..Settings::default() });
+    learn(&mut world, "a.example", "203.0.113.1");
+    learn(&mut world, "b.example", "203.0.113.1");
+    world.connect("203.0.113.1:443");
+    assert_eq!(asked(&world, 0), "b.example:443");
+    say(&mut world, 0, OK.as_bytes());
+    for (rules, ended) in [(allow(&["tcp:b.example"]), 0), (allow(&["tcp:a.example"]), 1)] {
+        let (now, stack) = (world.now, &mut world.gateway);
+        assert_eq!(world.relay.set_rules(now, stack, rules), ended);
+    }
+}
+
+#[test]
 fn the_proxy_is_told_no_name_that_does_not_permit_the_connection() {
     let rules = Rules::default()
         .allow("*.good.example".parse().unwrap())

@@ -39,6 +39,15 @@ pub(crate) struct Target {
     pub(crate) port: u16,
 }
 
+impl Target {
+    pub(crate) fn name(&self) -> Option<&Name> {
+        match &self.host {
+            TargetHost::Name(name) => Some(name),
+            TargetHost::Address(_) => None,
+        }
+    }
+}
+
 /// The host that a proxy is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TargetHost {
