@@ -374,6 +374,15 @@ mod tests {
             show(ShownBy::EncryptedHello, Some("good.org")),
             format!("{at} good.org (ech): ech:good.org:443")
         );
+        // The clear name of an encrypted ClientHello may be anybody's.
+        let cover = show(ShownBy::EncryptedHello, Some("cover.org"));
+        assert_eq!(cover, format!("{at} cover.org (ech): tcp:good.org:443"));
+        // Nothing leads past a denial.
+        let rules = rules.clone().deny("bad.org".parse().unwrap());
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            let shown = shown(ShownBy::Tls, Some("bad.org"));
+            assert_eq!(rules.hint(&named(443, protocol), Some(&shown)), None);
+        }
         // Without a name the address decides, which the resolver gave for a name.
         assert_eq!(show(ShownBy::Tls, None), format!("{at} no name (tls): tcp:good.org:443"));
         // What a denial forbids, no permission opens.

@@ -577,6 +577,10 @@ pub const HELD: usize = 16 << 10;
 /// Bytes that are held so for all connections of a guest. Beyond, connections that must show a name are refused.
 pub const HELD_OF_GUEST: usize = 4 << 20;
 
+/// Time for which bytes of a connection that needs no name are held when they do not tell the protocol: a client of a
+/// protocol of its own may wait for an answer to them. Clients of TLS and HTTP send more at once.
+pub const PROTOCOL_TIME: Duration = Duration::from_millis(100);
+
 /// Bytes that are copied at a time out of the guest's queue to be held.
 pub(crate) const HELD_READ: usize = 2048;
 

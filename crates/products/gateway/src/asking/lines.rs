@@ -6,9 +6,8 @@
 //! ```
 //!
 //! An answer has an `id` and a `verdict`: `allow`, `prohibit`, `refuse`, `unreachable`, `drop`, or `rules` for no
-//! opinion. With `"shown":false` the address decides, with `"shown":"ech"` a ClientHello may be encrypted; `names` are those
-//! of which the flow must show one; `for` is the time in seconds for which the answer is kept.
-//! Further members mean nothing.
+//! opinion. `shown` and `names` say what a permitted flow must show ([`Shows`](super::Shows)); `for` is the time in
+//! seconds for which the answer is kept. Further members mean nothing.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pagewire::services::Instant;
 
-use super::{Context, FlowRecord, is_lasting, permits_flow};
+use super::{Context, FlowRecord, lasting, permits_flow};
 use crate::policy::{Pattern, Proof, Rule};
 use crate::request::{Ask, Audit, Demand, Protocol, Record, Shown, ShownBy, Verdict};
 
@@ -74,10 +74,9 @@ impl Context {
     pub(super) fn note_audit(&mut self, now: Instant, flow: u64, ask: &Ask, shown: Option<Shown>) {
         self.counters.audited += 1;
         let rules = Arc::clone(&self.rules);
-        let is_invented = self.dns.invented(ask.to.ip()).is_some();
         let find = || {
             let rule = rules.permission(ask, shown.as_ref());
-            rule.map(|rule| of_browsers(rule, ask)).filter(|rule| is_lasting(rule, is_invented))
+            lasting(&self.dns, ask, rule.map(|rule| of_browsers(rule, ask)))
         };
         let (is_written, permission) = self.denials.note_audit(now, ask, shown.as_ref(), find);
         if is_written {
@@ -90,9 +89,8 @@ impl Context {
     pub(crate) fn missing_permission(&self, record: &FlowRecord) -> Option<Rule> {
         let is_missing = record.ask.audit != Audit::Permitted;
         let shown = Shown { by: ShownBy::Unknown, name: None };
-        let is_invented = self.dns.invented(record.ask.to.ip()).is_some();
         let rule = is_missing.then(|| self.rules.permission(&record.ask, Some(&shown))).flatten();
-        rule.filter(|rule| is_lasting(rule, is_invented))
+        lasting(&self.dns, &record.ask, rule)
     }
 }
 

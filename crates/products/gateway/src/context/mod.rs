@@ -308,8 +308,7 @@ impl Context {
 
     /// Writes down a denial; `rules` are those whose permission would help.
     fn note_denial(&mut self, now: Instant, flow: u64, ask: &Ask, verdict: Verdict, rules: &Rules) {
-        let is_invented = self.dns.invented(ask.to.ip()).is_some();
-        let find = || rules.hint(ask, None).filter(|rule| is_lasting(rule, is_invented));
+        let find = || lasting(&self.dns, ask, rules.hint(ask, None));
         if self.denials.note_destination(now, ask, find) {
             let (guest, to) = (ask.guest, ask.destination());
             tracing::info!(%guest, to, "a destination was refused");
@@ -411,11 +410,11 @@ impl Context {
             return None;
         }
         // The proxy has led the flow to the host of the name that it was told.
-        let by_rules = !matches!(ask.by_policy, ByPolicy::Permitted(_));
-        if let Some(name) = record.told.as_ref().filter(|_| by_rules) {
-            let told = Ask { names: [name.clone()].into(), ..ask.clone() };
-            if !permits_flow(self.rules.judge(&told)) {
-                return None;
+        if let Some(name) = &record.told {
+            let mut told = Ask { names: [name.clone()].into(), ..ask.clone() };
+            match self.verdict(now, None, &mut told) {
+                Found::Verdict(verdict, _) if permits_flow(verdict) => {}
+                _ => return None,
             }
         }
         record.ask.demand = ask.demand;
@@ -489,9 +488,7 @@ impl Context {
         let FlowRecord { flow, ask, .. } = record;
         self.counters.denied += 1;
         self.counters.mismatched += 1;
-        let is_invented = self.dns.invented(ask.to.ip()).is_some();
-        let find =
-            || self.rules.hint(ask, Some(shown)).filter(|rule| is_lasting(rule, is_invented));
+        let find = || lasting(&self.dns, ask, self.rules.hint(ask, Some(shown)));
         if self.denials.note_shown(now, ask, shown, find) {
             let (guest, to, by) = (ask.guest, ask.destination(), shown.by.name());
             let name = shown.name.as_ref().map(Name::as_str);
@@ -520,9 +517,10 @@ fn destination_or_denial(verdict: Verdict, to: SocketAddr) -> Result<SocketAddr,
     }
 }
 
-/// Whether the rule means the same at the next start: an invented address may stand for another name then.
-fn is_lasting(rule: &Rule, is_invented: bool) -> bool {
-    !is_invented || matches!(rule.what, Pattern::Name(_))
+/// The rule for the flow, if it means the same at the next start: an invented address may stand for another name then.
+fn lasting(dns: &DnsServer, ask: &Ask, rule: Option<Rule>) -> Option<Rule> {
+    let is_invented = dns.invented(ask.to.ip()).is_some();
+    rule.filter(|rule| !is_invented || matches!(rule.what, Pattern::Name(_)))
 }
 
 fn permits_flow(verdict: Verdict) -> bool {

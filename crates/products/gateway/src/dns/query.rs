@@ -292,8 +292,13 @@ impl Query {
         }
         // Nobody has signed the answer as it is now.
         packet.remove_flags(PacketFlag::AUTHENTIC_DATA);
-        let bare = packet.build_bytes_vec_compressed();
-        bare.unwrap_or_else(|_| self.withhold(message, &answer))
+        let Packet { answers, name_servers, additional_records, .. } = &mut packet;
+        for section in [answers, name_servers, additional_records] {
+            section.retain(|record| !matches!(record.rdata, RData::RRSIG(_)));
+        }
+        let bare = packet.build_bytes_vec_compressed().ok();
+        let bare = bare.filter(|bare| bare.len() <= answer.len());
+        bare.unwrap_or_else(|| self.withhold(message, &answer))
     }
 
     /// The answer to who must not see `answer`: by TCP, it may be another if that one was cut.

@@ -1,5 +1,6 @@
 //! [`DnsServer`]: the forwarder, which takes guests' queries, judges them, and answers them or passes them on.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -365,7 +366,7 @@ impl DnsServer {
     fn note_denied(&mut self, query: &Query) {
         self.counters.denied += 1;
         if self.refused.len() < DNS_DENIED {
-            self.refused.push_back(query.name.clone());
+            self.refused.push_back(query.judged_name().map(Cow::into_owned));
         } else {
             self.more_refused += 1;
         }
@@ -404,7 +405,10 @@ impl DnsServer {
             query.resolved(answer);
         let denied = match more_names {
             true => self.rules.denies_names(),
-            false => names.iter().any(|name| self.rules.denies_name(name)),
+            false => {
+                let judged = query.judged_name();
+                names.iter().chain(judged.as_deref()).any(|name| self.rules.denies_name(name))
+            }
         };
         let resolved = Resolved { names, addresses };
         if !resolved.addresses.is_empty() {

@@ -695,6 +695,14 @@ fn a_question_about_a_service_at_a_port_is_judged_by_the_name_of_its_host() {
         let socket = world.socket();
         world.ask(socket, 1, question.0, question.1);
         assert_eq!(!fake.is_silent(), is_asked, "{question:?}");
+        let (refused, _) = world.server.take_refused();
+        let refused: Vec<&str> = refused.iter().flatten().map(|name| name.as_str()).collect();
+        let expected = match question {
+            ("_8443._https.www.evil.net", 65) => vec!["www.evil.net"],
+            (name, _) if !is_asked => vec![name],
+            _ => vec![],
+        };
+        assert_eq!(refused, expected);
     }
 }
 

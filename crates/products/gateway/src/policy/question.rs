@@ -18,8 +18,8 @@ const CLIENT_PORT: u16 = 40_000;
 /// A flow that might ask for permission; written `HOST:PORT[/PROTOCOL]`, for TCP if there is no protocol.
 ///
 /// `HOST` is an address, a name, or both as `NAME@ADDRESS`. A name without an address has one on the Internet,
-/// 198.51.100.1. `host` is an address of the gateway's own machine. With `from:` in front `HOST` is the address of a client, and `PORT` is the guest's. `icmp` has no
-/// port.
+/// 198.51.100.1. `host` is an address of the gateway's own machine. With `from:` in front `HOST` is the
+/// address of a client, and `PORT` is the guest's. `icmp` has no port.
 ///
 /// ```
 /// use pagewire_gateway::{Question, Reason, Rules};

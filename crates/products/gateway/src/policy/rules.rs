@@ -345,8 +345,10 @@ impl Rules {
             _ => true,
         };
         let found = match shown {
-            None => self.permission_for(ask),
-            Some(_) => self.permitting(ask).find(|(_, rule)| accepts(rule)),
+            Some(_) if !self.permits_by_address(ask) => {
+                self.permitting(ask).find(|(_, rule)| accepts(rule))
+            }
+            _ => self.permission_for(ask),
         };
         found.filter(|(_, rule)| rule.rate.is_some()).map(|(n, _)| n)
     }
@@ -373,8 +375,9 @@ impl Rules {
         if self.restricted && !self.permits_by_address(ask) {
             return Demand::PermittedName;
         }
-        let denies = ask.protocol == Protocol::Tcp && self.denies_names();
-        if denies { Demand::NoDeniedName } else { Demand::Nothing }
+        let denies = || self.named_denials().any(|rule| rule.matches_service(ask));
+        let may_be_denied = ask.protocol == Protocol::Tcp && denies();
+        if may_be_denied { Demand::NoDeniedName } else { Demand::Nothing }
     }
 
     /// Whether a permission has the flow that asks for no proof of a name.
@@ -425,8 +428,9 @@ impl Rules {
 
     /// A permission of the name that a refused flow shows, if the rules permit no such flow to that name's addresses.
     fn permission_of_shown(&self, ask: &Ask, shown: &Shown) -> Option<Rule> {
-        let name =
-            shown.name.as_ref().filter(|name| !ask.names.contains(name) && is_plain(name))?;
+        // The clear name of an encrypted ClientHello need not be that of the server.
+        let is_true = shown.by != ShownBy::EncryptedHello;
+        let name = shown.name.as_ref().filter(|name| is_true && !ask.names.contains(name))?;
         let led = Ask { names: [name.clone()].into(), given: [].into(), ..ask.clone() };
         let rule = self.permission(&led, Some(shown))?;
         let is_new = !self.permits_shown(&led, shown);
@@ -441,47 +445,33 @@ impl Rules {
         }
         let ports = (ask.protocol != Protocol::Echo)
             .then_some(Ports { first: ask.to.port(), last: ask.to.port() });
-        let by_name = |name: &Name| {
-            let proof = match shown.map(|shown| shown.by) {
-                None | Some(ShownBy::Tls | ShownBy::Http | ShownBy::Quic) => Proof::Shown,
-                Some(ShownBy::Ssh) => Proof::Ssh,
-                Some(ShownBy::EncryptedHello)
-                    if shown.is_some_and(|shown| shown.name.is_some()) =>
-                {
-                    Proof::Encrypted
-                }
-                Some(ShownBy::EncryptedHello | ShownBy::Unknown) => Proof::Address,
-            };
+        let named = |name: &Name, proof: Proof| {
             let of_protocol = !matches!(proof, Proof::Shown | Proof::Encrypted);
             let protocol = of_protocol.then_some(ask.protocol);
             let what = Pattern::Name(Glob(name.as_str().into()));
             Rule { what, ports, protocol, proof, direction: Direction::Out, rate: None }
         };
-        let net = Pattern::Net(Cidr::host(ask.to.ip()));
-        let protocol = Some(ask.protocol);
-        let by_address = Rule { ports, protocol, ..Rule::of(net) };
-        // The name that the flow shows, if its address is that name's; else the name that the guest asked for last.
         let shows = shown.and_then(|shown| shown.name.as_ref());
-        let name = shows.or(ask.names.first());
-        let name = name.filter(|name| ask.names.contains(name) && is_plain(name));
+        let proof = match shown.map(|shown| shown.by) {
+            None | Some(ShownBy::Tls | ShownBy::Http | ShownBy::Quic) => Proof::Shown,
+            Some(ShownBy::Ssh) => Proof::Ssh,
+            Some(ShownBy::EncryptedHello) if shows.is_some() => Proof::Encrypted,
+            Some(ShownBy::EncryptedHello | ShownBy::Unknown) => Proof::Address,
+        };
+        // The name that the flow shows, if its address is that name's; without one, the name asked for last.
+        let name = shows.or(ask.names.first()).filter(|name| ask.names.contains(name));
+        let by_proof = name.map(|name| named(name, proof));
+        // An address opens all its names, and the resolver for all names: better a name by its address.
+        let is_named = ask.protocol != Protocol::Echo;
+        let by_name = ask.names.iter().filter(|_| is_named).map(|name| named(name, Proof::Address));
+        let net = Pattern::Net(Cidr::host(ask.to.ip()));
+        let by_address = Rule { ports, protocol: Some(ask.protocol), ..Rule::of(net) };
         let permits = |rule: &Rule| {
             let rules = self.clone().allow(rule.clone());
             let judged = matches!(rules.judge(ask), Verdict::Allow | Verdict::To(_));
-            judged
-                && match rules.demand(ask) {
-                    Demand::Nothing => true,
-                    _ => shown.is_none_or(|shown| rules.permits_shown(ask, shown)),
-                }
+            judged && shown.is_none_or(|shown| rules.permits_shown(ask, shown))
         };
-        // An address opens all its names, and the resolver for all names.
-        let by_address_of_name = || {
-            let what = Pattern::Name(Glob(name?.as_str().into()));
-            let direction = Direction::Out;
-            let is_said = ask.protocol != Protocol::Echo;
-            let proof = Proof::Address;
-            is_said.then_some(Rule { what, ports, protocol, proof, direction, rate: None })
-        };
-        let all = name.map(by_name).into_iter().chain(by_address_of_name()).chain([by_address]);
+        let all = by_proof.into_iter().chain(by_name).chain([by_address]);
         all.filter(|rule| self.restricted && rule.is_as_written()).find(permits)
     }
 
@@ -503,7 +493,7 @@ impl Rules {
         let what = Pattern::Name(Glob(name.as_str().into()));
         let rule = Rule::of(what);
         let opens = || self.clone().allow(rule.clone()).resolves(name);
-        let permits = self.restricted && is_plain(name) && rule.is_as_written() && opens();
+        let permits = self.restricted && rule.is_as_written() && opens();
         permits.then_some(rule)
     }
 
@@ -1117,7 +1107,7 @@ impl Rule {
         Ok(())
     }
 
-    /// Checks that the ports fit the protocol.
+    /// Checks that the ports and the prefix fit the protocol, and the rate the direction.
     pub(super) fn check(&self, text: &str) -> Result<(), RuleError> {
         if self.rate.is_some() && self.direction == Direction::In {
             return Err(RuleError::Speed(text.into()));
@@ -1146,7 +1136,7 @@ impl Rule {
     fn is_as_written(&self) -> bool {
         let text = self.to_string();
         let is_name = matches!(self.what, Pattern::Name(_));
-        let is_odd = text.starts_with('-') || (is_name && text.contains('['));
+        let is_odd = text.starts_with('-') || (is_name && text.contains(['[', '*']));
         !is_odd && text.parse::<Self>().as_ref() == Ok(self)
     }
 }
@@ -1173,11 +1163,6 @@ fn parts(text: &str) -> (&str, Option<&str>) {
         }
         None => (text, None),
     }
-}
-
-/// Whether the name means itself as a rule, and to a shell: guests choose names.
-fn is_plain(name: &Name) -> bool {
-    name.as_str().chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
 fn pattern(what: &str) -> Result<Pattern, RuleError> {

@@ -586,6 +586,17 @@ fn a_flow_may_show_a_permitted_name_that_leads_to_its_address() {
 }
 
 #[test]
+fn a_denial_asks_for_no_proof() {
+    for text in ["tls:a.org", "http:a.org", "ech:*", "ssh:a.org"] {
+        let is_wrong = |error| matches!(error, Err(RuleError::DeniedProof(_)));
+        assert!(is_wrong(rule(text).check_denial()), "{text}");
+    }
+    for text in ["a.org", "tcp:a.org:443", "udp:a.org", "10.0.0.0/8", "host"] {
+        assert_eq!(rule(text).check_denial(), Ok(()), "{text}");
+    }
+}
+
+#[test]
 fn a_prefix_says_by_what_the_name_is_shown() {
     let by = |text: &str| {
         let rules = allow(&[text]);

@@ -95,8 +95,8 @@ fn an_audit_tells_what_a_permitted_names_address_was_used_for() {
     }
     assert_eq!(received(&world, 0).matches("GET").count(), 3);
     assert_eq!(world.error(id), None);
-    // The name is none that the resolver gave: no rule by name would permit the request.
-    let by_address = Some("203.0.113.1:80/tcp".to_owned());
+    // The name is none that the resolver gave: no rule by that name would permit the request.
+    let by_address = Some("tcp:good.example:80".to_owned());
     assert_eq!(written(&world), [(Some("evil.example".to_owned()), by_address)]);
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use pagewire::services::Error;
 use pagewire::udp::UdpTarget;
 
+use crate::limits::PROTOCOL_TIME;
 use crate::policy::{Resolved, Rules};
 use crate::request::{How, Protocol, Record, ShownBy};
 use crate::world::{SILENT, Settings, World};
@@ -144,6 +145,47 @@ fn held_bytes_pass_once_no_name_is_asked_for() {
     assert_eq!(received(&world, 0).as_deref(), Some("GET / HTT"));
     world.say(id, b"or something else");
     assert_eq!(received(&world, 0).as_deref(), Some("or something else"));
+}
+
+#[test]
+fn a_denied_name_is_refused_at_a_permitted_address() {
+    for allow in ["203.0.113.1", "tcp:good.example"] {
+        for (host, passes) in [("fine.example", true), ("bad.example", false)] {
+            let mut world = named(&[allow]);
+            set(&mut world, rules(&[allow], &["bad.example"]));
+            let id = world.connect(ONE);
+            world.say(id, &request(host));
+            assert_eq!(world.error(id).is_none(), passes, "{allow} {host}");
+        }
+    }
+}
+
+#[test]
+fn bytes_that_tell_no_protocol_pass_soon_where_no_name_is_needed() {
+    let denied = || rules(&["203.0.113.1"], &["bad.example:80"]);
+    for bytes in [b"HELLO".as_slice(), b"S", &[22], &[22, 3, 1]] {
+        let mut world = named(&["203.0.113.1"]);
+        set(&mut world, denied());
+        let id = world.connect(ONE);
+        world.say(id, bytes);
+        world.pass(PROTOCOL_TIME / 2);
+        assert_eq!(received(&world, 0), Some(String::new()), "{bytes:?}");
+        world.pass(PROTOCOL_TIME);
+        assert_eq!(received(&world, 0).map(|it| it.len()), Some(bytes.len()), "{bytes:?}");
+    }
+    // What tells the protocol waits for its name.
+    let mut world = named(&["203.0.113.1"]);
+    set(&mut world, denied());
+    let id = world.connect(ONE);
+    world.say(id, b"GET / HTTP/1.1\r\n");
+    world.pass(10 * PROTOCOL_TIME);
+    assert_eq!(received(&world, 0), Some(String::new()));
+    world.say(id, b"Host: bad.example\r\n\r\n");
+    assert_eq!((received(&world, 0), world.ends()), (None, vec![How::Prohibited]));
+    // Another port than that of the denial: nothing is looked at.
+    let id = world.connect("203.0.113.1:81");
+    world.say(id, b"HELLO");
+    assert_eq!(received(&world, 1).as_deref(), Some("HELLO"));
 }
 
 #[test]

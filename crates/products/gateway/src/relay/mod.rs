@@ -39,7 +39,8 @@ use crate::dns::DnsCounters;
 use crate::echo::Echo;
 use crate::epoll::{SourceKind, Token};
 use crate::limits::{
-    DELIVERIES_SOON, DELIVERY, DELIVERY_LOOK, RELAY_BURST, SWEEP, SWEEP_DELIVERIES, TURN_BYTES,
+    DELIVERIES_SOON, DELIVERY, DELIVERY_LOOK, PROTOCOL_TIME, RELAY_BURST, SWEEP, SWEEP_DELIVERIES,
+    TURN_BYTES,
 };
 use crate::request::{Direction, How};
 use crate::udp::Udp;
@@ -81,6 +82,8 @@ pub(crate) struct Relay {
     /// Pairs that wait for the rate of their rule, by the time of their next turn, then by their last one, so that each
     /// has its share; entries may be stale.
     paced: BinaryHeap<Reverse<(Instant, u64, u32)>>,
+    /// Pairs whose bytes do not tell the protocol: until when these are held, the flow's number and the slot.
+    ambiguous: VecDeque<(Instant, u64, u32)>,
     /// Number of turns in which pairs with a rate have moved bytes.
     paced_turns: u64,
     /// A listed pair has data of the guest, which is moved before the host receives more.
@@ -127,6 +130,7 @@ impl Relay {
             flow_of_guest: HashMap::new(),
             listed: VecDeque::new(),
             paced: BinaryHeap::new(),
+            ambiguous: VecDeque::new(),
             paced_turns: 0,
             more_out: false,
             polls_again: false,
@@ -189,6 +193,7 @@ impl Relay {
             self.take_inbox(now, stack);
         }
         self.list_paced(now);
+        self.list_ambiguous(now);
         self.resume(now, stack, woken);
         self.pump(now, stack);
         self.deliver(now, stack);
@@ -216,8 +221,9 @@ impl Relay {
         let denials = self.context.denials.poll_timeout();
         let questions = self.context.desk.as_ref().and_then(Desk::poll_timeout);
         let paced = self.paced.peek().map(|Reverse((at, ..))| *at);
+        let ambiguous = self.ambiguous.front().map(|(at, ..)| *at);
         due.into_iter()
-            .chain([self.accept_at, names, denials, questions, paced])
+            .chain([self.accept_at, names, denials, questions, paced, ambiguous])
             .chain(datagrams)
             .flatten()
             .min()
@@ -285,6 +291,22 @@ impl Relay {
         }
     }
 
+    /// Lists pairs whose bytes have not told the protocol in time. Everything passes of these.
+    fn list_ambiguous(&mut self, now: Instant) {
+        while let Some(&(until, flow, at)) = self.ambiguous.front()
+            && until <= now
+        {
+            self.ambiguous.pop_front();
+            if let Some((_, Flow::Pair(pair))) = self.flows.get_mut(at as usize)
+                && pair.record.flow == flow
+                && pair.is_ambiguous()
+                && pair.stop_waiting()
+            {
+                self.list(at);
+            }
+        }
+    }
+
     /// Works on each listed pair once, until [`TURN_BYTES`] were moved to the guest: other pairs wait for the
     /// host's next turn.
     fn pump(&mut self, now: Instant, stack: &mut Stack) {
@@ -317,6 +339,10 @@ impl Relay {
                 self.context.rates.charge(now, &pair.record.ask, moved);
             }
             self.inward_left = self.inward_left.saturating_sub(moved as usize);
+            if pair.is_ambiguous() && !pair.flags.contains(Flags::AMBIGUOUS) {
+                pair.flags.insert(Flags::AMBIGUOUS);
+                self.ambiguous.push_back((now + PROTOCOL_TIME, pair.record.flow, at));
+            }
             match step {
                 Step::Wait => {}
                 Step::Again => {

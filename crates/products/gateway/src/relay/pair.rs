@@ -55,6 +55,8 @@ bitflags::bitflags! {
         const SETTLED = 1 << 13;
         /// The pair waits for the rate of its rule.
         const PACED = 1 << 16;
+        /// The pair waits for bytes that tell the protocol.
+        const AMBIGUOUS = 1 << 17;
     }
 }
 
@@ -259,6 +261,11 @@ impl Pair {
     /// Ends the wait for more of a message, if the connection needs no name. `true`: there is work.
     pub(super) fn stop_waiting(&mut self) -> bool {
         self.gate.as_mut().is_some_and(|gate| gate.stop_waiting())
+    }
+
+    /// Whether the guest's bytes are held because they do not tell the protocol.
+    pub(super) fn is_ambiguous(&self) -> bool {
+        self.gate.as_ref().is_some_and(|gate| gate.is_ambiguous())
     }
 
     /// Whether the guest's bytes wait for the far side's answer.

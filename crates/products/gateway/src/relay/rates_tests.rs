@@ -92,6 +92,22 @@ fn the_name_that_a_connection_shows_has_its_rate() {
 }
 
 #[test]
+fn a_denial_of_another_name_changes_no_rate() {
+    let allow = ["good.example@8mbit", "203.0.113.1"];
+    for denied in [None, Some("bad.example")] {
+        let mut world = world(&allow);
+        let rules = allow.iter().fold(Rules::default(), |all, one| all.allow(one.parse().unwrap()));
+        let rules = denied.into_iter().fold(rules, |all, one| all.deny(one.parse().unwrap()));
+        world.relay.set_rules(world.now, &mut world.gateway, rules);
+        let id = world.connect("203.0.113.1:80");
+        let head = b"POST / HTTP/1.1\r\nHost: good.example\r\nContent-Length: 100000000\r\n\r\n";
+        world.say(id, head);
+        let arrived = sent(&mut world, &[id]);
+        assert!(arrived[0] > 3_000_000, "the address permits it: {denied:?} {arrived:?}");
+    }
+}
+
+#[test]
 fn a_connection_below_its_rate_is_not_delayed_and_ends() {
     let mut world = world(&["203.0.113.0/24@8mbit"]);
     let id = world.connect("203.0.113.1:80");

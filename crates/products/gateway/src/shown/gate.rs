@@ -139,6 +139,18 @@ impl Gate {
         self.fail();
     }
 
+    /// Whether a connection that needs no name has sent too little to tell its protocol.
+    pub(crate) fn is_ambiguous(&self) -> bool {
+        let tells = match self.state {
+            // A method and its space are HTTP's.
+            State::First => self.held.contains(&b' '),
+            State::ClientHello => self.held.len() > tls::RECORD_HEADER,
+            _ => true,
+        };
+        let waits = self.demand == Demand::NoDeniedName && !self.held.is_empty();
+        waits && !tells && self.passing == 0 && self.judged.is_none()
+    }
+
     /// Has everything pass of a connection that needs no name, and waits for more of a message for a while: perhaps
     /// the protocol is another. Returns whether there was one.
     pub(crate) fn stop_waiting(&mut self) -> bool {

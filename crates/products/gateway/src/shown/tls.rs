@@ -36,7 +36,7 @@ pub(super) struct Hello {
 const MAX_RECORD: usize = 1 << 14;
 
 /// Bytes of a record's header.
-const RECORD_HEADER: usize = 5;
+pub(super) const RECORD_HEADER: usize = 5;
 
 /// A record that follows the ClientHello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -103,14 +103,13 @@ fn combine(
     }
     let mut rule = written.rule.clone();
     let twice = |what: &str| format!("'{text}' has {what} of its own, and so has the table");
+    let denied = table.answer.and_then(|_| rule.check_denial().err());
     let wrong = match table.direction {
+        _ if denied.is_some() => denied.map(|error| error.to_string()),
         _ if written.has_ports && !table.ports.is_empty() => Some(twice("ports")),
         _ if rule.rate.is_some() && table.rate.is_some() => Some(twice("a rate")),
         _ if rule.rate.is_some() && table.answer.is_some() => {
             Some(RuleError::Speed(text.to_owned()).to_string())
-        }
-        _ if table.answer.is_some() && rule.check_denial().is_err() => {
-            rule.check_denial().err().map(|error| error.to_string())
         }
         _ if rule.protocol.is_some() && !table.protocols.is_empty() => Some(twice("a protocol")),
         Some(direction) if written.has_direction && direction != rule.direction => {

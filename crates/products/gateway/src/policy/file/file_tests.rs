@@ -373,6 +373,7 @@ fn a_rate_is_for_what_guests_reach() {
         ("[[deny]]\nto = 'a.org'\nrate = '10mbit'", "rules:3:1: 'rate' is for [[allow]]"),
         ("[[deny]]\nto = 'a.org@10mbit'", "is no speed"),
         ("[[allow]]\nto = 'a.org@1mbit'\nrate = '10mbit'", "has a rate of its own"),
+        ("[[deny]]\nto = 'ech:a.org'", "'ech:a.org' denies by a proof"),
         ("[[allow]]\nto = '10.0.0.1'\nrate = '10mbit'\ndirection = 'in'", "is no speed"),
         ("[[allow]]\nto = '10.0.0.1'\nrate = 10", "'rate' has text"),
         ("[[allow]]\nto = '10.0.0.1'\nrate = 'quick'", "rules:3:8: 'quick' is no speed"),
