@@ -391,21 +391,21 @@ impl Rules {
         if shown.name.as_ref().is_some_and(|name| self.denials().any(|rule| denies(rule, name))) {
             return false;
         }
-        if !self.restricted || self.permits_by_address(ask) {
+        if !self.restricted {
             return true;
         }
         let is_shown = |name: &&Name| shown.name.as_ref() == Some(*name);
-        let mut ask = Cow::Borrowed(ask);
+        let mut led = Cow::Borrowed(ask);
         if shown.by != ShownBy::Ssh && !ask.names.iter().all(|name| is_shown(&name)) {
             // The flow leads to the name's addresses, and not to another server's by the same rule.
-            let ask = ask.to_mut();
-            ask.names = ask.names.iter().filter(is_shown).cloned().collect();
-            ask.given = ask.given.iter().filter(is_shown).cloned().collect();
+            let led = led.to_mut();
+            led.names = led.names.iter().filter(is_shown).cloned().collect();
+            led.given = led.given.iter().filter(is_shown).cloned().collect();
         }
         let is_of_name = |rule: &&Rule| matches!(rule.what, Pattern::Name(_));
         let mut accepting =
             self.allow.iter().filter(is_of_name).filter(|rule| rule.proof.accepts(shown.by));
-        accepting.any(|rule| self.permits(rule, &ask))
+        accepting.any(|rule| self.permits(rule, &led)) || self.permits_by_address(ask)
     }
 
     /// The name by which others may be asked for the destination of a flow that these rules permit: the latest that

@@ -190,10 +190,12 @@ impl Udp {
             let how = Sending { to, segment: None, hop_limit };
             return send_shown(now, stack, context, endpoint, message, how);
         }
-        let bytes = message.payload.iter().map(Frag::len).sum();
-        if !context.rates.admit(now, rate, Direction::Out, bytes) {
-            context.counters.datagrams_over_rate += 1;
-            return;
+        if rate.is_some() {
+            let bytes = message.payload.iter().map(Frag::len).sum();
+            if !context.rates.admit(now, rate, Direction::Out, bytes) {
+                context.counters.datagrams_over_rate += 1;
+                return;
+            }
         }
         let mut send = |part: &FragVec, segment| {
             let how = Sending { to, segment, hop_limit };
