@@ -292,10 +292,13 @@ for name in ('refused.example', 'forbidden.example', 'gone.example'):
     except OSError as error: print(error.strerror)";
     for (kind, url) in KINDS {
         let Some(world) = World::new(kind, None) else { return };
-        let options = ["--via", url, "--dns", "via"];
+        let options = ["--via", url, "--dns", "via", "--log", "log"];
         let said = world.lab.inside(&options, &["python3", "-c", connect]);
+        let log = std::fs::read_to_string(world.lab.path("log")).expect("a log");
         let host = "No route to host";
-        assert_eq!(said.lines().collect::<Vec<_>>(), ["Connection refused", host, host]);
+        assert_eq!(said.lines().collect::<Vec<_>>(), ["Connection refused", host, host], "{log}");
+        let names = ["refused.example:8000", "forbidden.example:8000", "gone.example:8000"];
+        assert_eq!(world.asked(), names);
     }
     // Nobody listens there.
     let Some(world) = World::new(Kind::Http, None) else { return };
