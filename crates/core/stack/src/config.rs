@@ -11,6 +11,7 @@ use pagewire_tcp::{Config as TcpConfig, FastOpenKeys, FastOpenMode};
 use crate::cidr::Cidr;
 use crate::limits::{DEFAULT_NOTIFICATION_BYTES, RECEIVED_DEADLINE};
 use crate::net::LinkConfig;
+use crate::shards::Shard;
 
 /// Settings of a stack.
 #[derive(Clone)]
@@ -38,6 +39,9 @@ pub struct StackConfig {
     pub ip_forwarding: bool,
     /// The secret behind sequence numbers, ports and hash keys: fresh random bytes.
     pub secret: [u8; 32],
+    /// The place among the shards of one host, which all have the same settings but for this one; `None`: the
+    /// stack is alone. With another number than 0 it does not announce its addresses.
+    pub shard: Option<Shard>,
     /// Settings of new connections.
     pub tcp: TcpConfig,
     /// Bytes of memory that all sockets together may pin: unread data, datagrams (at most half of it), and
@@ -83,6 +87,7 @@ impl StackConfig {
             reverse_path_check: true,
             ip_forwarding: false,
             secret,
+            shard: None,
             tcp: TcpConfig::default(),
             memory: DEFAULT_MEMORY,
             pool: PoolMemory::default(),

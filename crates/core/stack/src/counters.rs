@@ -229,6 +229,10 @@ pagewire_mem::reasons! {
     /// The socket is connected to another peer.
     UdpNotConnected = "udp_not_connected",
 
+    // Shards.
+    /// For another shard, while too many packets wait for their way there.
+    StrayBacklogFull = "stray_backlog_full",
+
     // TCP in the stack; drops of connections have names of their own.
     /// Shorter than a TCP header.
     TcpTruncated = "tcp_truncated",
@@ -320,6 +324,10 @@ pagewire_mem::counters! {
         rx_fragments,
         /// Datagrams put together from fragments.
         reassembled,
+        /// Packets passed on to the shards that they belong to.
+        strays_passed,
+        /// Packets taken from other shards.
+        strays_taken,
         /// Fragments sent.
         tx_fragments,
         /// ICMP messages received, neighbour discovery included.

@@ -30,6 +30,7 @@ pub mod limits;
 mod net;
 mod random;
 mod rate_limit;
+mod shards;
 mod sockets;
 mod stack;
 mod timer_wheel;
@@ -52,6 +53,7 @@ pub use pagewire_tcp::{
     SlowStartExit, State as TcpState, defer_accept_time, defer_accept_timeouts, mss_of_pages,
     mtu_of_pages,
 };
+pub use shards::{Shard, Stray};
 pub use sockets::bind::{BindOptions, PortReservation};
 pub use sockets::ids::{ListenerId, SocketId, TcpId, UdpId};
 pub use sockets::listen::ListenOptions;

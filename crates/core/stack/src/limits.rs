@@ -258,6 +258,16 @@ pub const SEGMENTS_PER_CONNECTION: usize = 16;
 /// Segments of one `poll_transmit`: what a device takes at once.
 pub const SEGMENTS_PER_POLL: usize = 64;
 
+/// Shards of one host: stacks with the same addresses.
+pub const MAX_SHARDS: usize = 32;
+
+/// Packets that wait in one stack for their way to other shards; further ones are dropped
+/// (Linux's `netdev_max_backlog` is 1,000).
+pub const STRAY_BACKLOG: usize = 1024;
+
+/// Bytes of payload in these packets.
+pub const STRAY_BACKLOG_BYTES: usize = 4 << 20;
+
 /// Looped-back packets and notices handled in one `poll_transmit`.
 pub const LOOPBACKS_PER_POLL: usize = 64;
 

@@ -81,3 +81,6 @@ fn a_hundred_thousand_idle_connections_cost_at_most_760_bytes_each() {
         assert!(each <= LIMIT, "{each} bytes for an idle connection, at most {LIMIT}");
     }
 }
+
+/// Stacks of each host of a pair.
+const SHARDS: usize = 1;

@@ -31,11 +31,13 @@ use self::output::answer::LastNeighbor;
 use self::routes::hop_cache::HopCache;
 use self::routes::path_mtu::{PathMtus, smallest_path_mtu};
 use self::routes::{Delivery, Hop, Routes};
+use self::strays::ShardState;
 use crate::cidr::Cidr;
 use crate::counters::{Counters, DropReason};
 use crate::error::{Error, StackError};
 use crate::limits::{CONGESTED_FRAMES, MAX_IP_PACKET};
 use crate::random::{KeyedHash, Random};
+use crate::shards::Shard;
 use crate::sockets::pages::waiters::{FreePages, reserve};
 
 mod head;
@@ -47,6 +49,7 @@ mod multicast;
 mod neighbors;
 mod output;
 mod routes;
+mod strays;
 pub(crate) mod wire;
 
 #[cfg(test)]
@@ -54,9 +57,11 @@ mod tests;
 
 pub use icmp::unreachable::{Flow, Unreachable};
 pub(crate) use input::expected::Expected;
-pub(crate) use input::received::{IcmpKind, Inbound, QuotedPacket, Received};
+pub(crate) use input::extensions::ReceivedPart;
+pub(crate) use input::received::{IcmpKind, Inbound, InputResult, QuotedPacket, Received};
 pub(crate) use links::config::LinkIndex;
 pub use links::config::{LinkConfig, LinkId};
+pub(crate) use neighbors::NeighborNews;
 pub(crate) use routes::is_link_local;
 pub(crate) use wire::protocol;
 
@@ -115,6 +120,8 @@ pub(crate) struct NetConfig {
     pub loopback_by_reference: bool,
     /// Whether our addresses are announced on the link at the start.
     pub announce: bool,
+    /// The place among the shards of the host.
+    pub shard: Option<Shard>,
     /// Whether frames carry private copies of payload sent by reference with a notification.
     pub looped_copy: bool,
     /// Whether packets are dropped whose answers would leave by another link.
@@ -183,6 +190,7 @@ pub(crate) struct Net {
     reverse_path_check: bool,
     announce: bool,
     forwarding: Option<Box<ForwardingCache>>,
+    shard: Option<Box<ShardState>>,
     /// Packets of this host to itself, their heads at the IP header. The link of a packet to a group is
     /// the one that is a member.
     loopback: VecDeque<(LinkIndex, PacketBuf)>,
@@ -221,11 +229,12 @@ impl Net {
             reassembly: Reassembly::new(table_key.clone()),
             table_key,
             keyed: KeyedHash(keyed),
-            ids: Box::new([0; 256]),
+            ids: Box::new([config.shard.as_ref().map_or(0, first_id); 256]),
             loopback_by_reference: config.loopback_by_reference,
             looped_copy: config.looped_copy,
             reverse_path_check: config.reverse_path_check,
             announce: config.announce,
+            shard: config.shard.as_ref().map(|shard| Box::new(ShardState::new(shard))),
             forwarding: None,
             loopback: VecDeque::new(),
             notices: VecDeque::new(),
@@ -642,4 +651,11 @@ impl Net {
         self.cache = HopCache::new();
         self.path_generation = self.path_generation.wrapping_add(1);
     }
+}
+
+/// Where a shard's identification fields begin, away from those of the others: a peer could take fragments from two
+/// shards for parts of one datagram (RFC 6864 section 4).
+fn first_id(shard: &Shard) -> u32 {
+    let (index, count) = (shard.index() as u32, shard.count() as u32);
+    (index << 27).wrapping_add(index * ((1 << 16) / count))
 }

@@ -31,6 +31,7 @@ use crate::limits::{REQUEST_ANSWERS_BURST, REQUEST_ANSWERS_PER_SECOND};
 use crate::net::{LinkId, Mem, Net};
 use crate::random::{Random, derive};
 use crate::rate_limit::RateLimit;
+use crate::shards::PortKind;
 use crate::timer_wheel::TimerWheel;
 use bind::BindOptions;
 use bind::ephemeral::EphemeralPorts;
@@ -169,9 +170,11 @@ impl Context {
         if self.net.is_transparent(link) { Ok(()) } else { Err(Error::InvalidInput) }
     }
 
-    /// The address for a socket without a peer: `local`, with a free port instead of 0.
+    /// The address for a socket without a peer: `local`, with a free port instead of 0. The port is in use from then
+    /// on ([`Net::release_port`]).
     fn bindable(
         &mut self,
+        kind: PortKind,
         local: SocketAddr,
         options: BindOptions,
         is_taken: impl Fn(u16, Sharing) -> bool,
@@ -180,12 +183,15 @@ impl Context {
         if !options.free && !ip.is_unspecified() && !self.net.is_local(ip) {
             return Err(Error::AddressNotAvailable);
         }
+        let Self { ports, net, .. } = self;
+        let mut claim = |port, sharing| {
+            !is_taken(port, sharing) && net.claim_port(kind, port, options.port_claim())
+        };
         let port = match local.port() {
-            0 => self
-                .ports
-                .choose(ip, None, |port| !is_taken(port, Sharing::default()))
+            0 => ports
+                .choose(ip, None, |port| claim(port, Sharing::default()))
                 .ok_or(Error::AddressNotAvailable)?,
-            port if is_taken(port, options.sharing()) => return Err(Error::AddressInUse),
+            port if !claim(port, options.sharing()) => return Err(Error::AddressInUse),
             port => port,
         };
         Ok(SocketAddr::new(ip, port))

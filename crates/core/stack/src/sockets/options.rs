@@ -490,6 +490,7 @@ impl SocketOptions {
             v6_only: self.value(option::V6Only),
             free: self.value(option::FreeBind),
             link: self.value(option::Link),
+            every_shard: false,
         }
     }
 }

@@ -31,7 +31,7 @@ impl Tuple {
     }
 
     /// The ends of a packet of ours that an ICMP error or a device's refusal quotes.
-    pub(super) fn quoted(about: &QuotedPacket) -> Self {
+    pub(crate) fn quoted(about: &QuotedPacket) -> Self {
         Self {
             local: about.src,
             remote: about.dst,
@@ -46,7 +46,7 @@ impl Tuple {
 
     /// Hashes it under a key that strangers do not know.
     #[inline]
-    pub(super) fn hash(&self, hasher: &SipHasher13) -> u64 {
+    pub(crate) fn hash(&self, hasher: &SipHasher13) -> u64 {
         let ports = u64::from(self.local_port) << 16 | u64::from(self.remote_port);
         match (self.local, self.remote) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {

@@ -16,8 +16,11 @@ use pagewire_tcp::{ChallengeLimit, MemoryAccount, Shared};
 
 use crate::config::{PoolMemory, StackConfig};
 use crate::limits::LOOPBACKS_PER_POLL;
-use crate::net::{Inbound, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, protocol};
+use crate::net::{
+    Inbound, InputResult, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, protocol,
+};
 use crate::random::derive;
+use crate::shards::Stray;
 use crate::sockets::listen::Listeners;
 use crate::sockets::tcp::TcpSockets;
 use crate::sockets::udp::UdpSockets;
@@ -53,7 +56,8 @@ pub struct Stack {
 impl Stack {
     /// A stack without sockets.
     pub fn new(now: Instant, config: StackConfig) -> Result<Self, StackError> {
-        let secret = config.secret;
+        let (secret, shard) = (config.secret, config.shard);
+        let own_secret = shard.as_ref().map_or(secret, |shard| shard.own_secret(&secret));
         let StackConfig { capabilities, addresses, gateways, routes, .. } = config;
         let StackConfig { transparent, proxy_arp, .. } = config;
         let net_config = NetConfig {
@@ -67,7 +71,8 @@ impl Stack {
             },
             secret,
             loopback_by_reference: config.loopback_by_reference,
-            announce: config.announce,
+            announce: config.announce && shard.as_ref().is_none_or(|shard| shard.index() == 0),
+            shard,
             looped_copy: config.zerocopy.looped_copy,
             reverse_path_check: config.reverse_path_check,
         };
@@ -77,7 +82,7 @@ impl Stack {
         let shared = Shared {
             memory: MemoryAccount::new(config.memory).with_kept(&work.returns),
             challenges: ChallengeLimit::new(
-                derive(&secret, b"challenge acks"),
+                derive(&own_secret, b"challenge acks"),
                 config.challenge_acks_per_second,
             ),
         };
@@ -93,7 +98,7 @@ impl Stack {
         }
         net.set_forwarding(config.ip_forwarding);
         Ok(Self {
-            cx: Context::new(now, &secret, net, work),
+            cx: Context::new(now, &own_secret, net, work),
             tcp,
             listeners: Listeners::new(&secret, config.syn_cookies),
             udp: UdpSockets::new(&secret),
@@ -145,6 +150,23 @@ impl Stack {
         }
     }
 
+    /// The next packet that another shard of the host has to handle, and the shard's number: for its
+    /// [`handle_stray`](Self::handle_stray). There may be some after frames came in, and after
+    /// [`poll_transmit`](Self::poll_transmit) and [`handle_timeout`](Self::handle_timeout), which handle packets of
+    /// this host to itself.
+    #[inline]
+    pub fn poll_stray(&mut self) -> Option<(usize, Stray)> {
+        self.cx.net.poll_stray()
+    }
+
+    /// Processes a packet that another shard has passed on.
+    pub fn handle_stray(&mut self, now: Instant, stray: Stray) {
+        let Stray { kind, mut packet } = stray;
+        self.cx.net.mem.note(now);
+        let result = self.cx.net.handle_stray(now, kind, &mut packet);
+        self.handle_input(now, result, &mut packet);
+    }
+
     /// Runs what is due at `now`, see [`poll_timeout`](Self::poll_timeout); harmless at any time.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.cx.net.mem.note(now);
@@ -190,11 +212,19 @@ impl Stack {
                 tcp.input(cx, listeners, now, expected.received(), frame);
             }
             Some(expected) => udp.input_expected(cx, now, expected, frame),
-            None => match cx.net.handle_frame(now, link, frame) {
-                Ok(Some(inbound)) => self.dispatch(now, &inbound, frame),
-                Ok(None) => {}
-                Err(reason) => cx.net.counters.drop_one(reason),
-            },
+            None => {
+                let result = cx.net.handle_frame(now, link, frame);
+                self.handle_input(now, result, frame);
+            }
+        }
+    }
+
+    /// Handles what the network layer made of a packet.
+    fn handle_input(&mut self, now: Instant, result: InputResult, packet: &mut PacketBuf) {
+        match result {
+            Ok(Some(inbound)) => self.dispatch(now, &inbound, packet),
+            Ok(None) => {}
+            Err(reason) => self.cx.net.counters.drop_one(reason),
         }
     }
 
@@ -247,6 +277,7 @@ impl Stack {
             && !work.page_waiters.is_met(net.mem.free_pages())
             && !work.completions.is_pending()
             && net.is_at_rest()
+            && !net.has_strays()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due if no frame arrives. May be earlier

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use super::Stack;
 use crate::net::LinkId;
+use crate::shards::{PortClaim, PortKind};
 use crate::sockets::bind::table::BindAddress;
 use crate::{BindOptions, Error, PortReservation, TcpId};
 
@@ -44,8 +45,13 @@ impl PortReservations<'_> {
     ) -> Result<PortReservation, Error> {
         let local = self.0.local_addr(id)?;
         let at = BindAddress { link: options.link, ..BindAddress::of(local.ip()) };
-        let reservations = &mut self.0.listeners.reservations;
-        Ok(reservations.insert(at, local.port(), options.sharing(), true))
+        let Stack { cx, listeners, .. } = &mut *self.0;
+        // The connection uses the port already, unless no shard knows of such uses.
+        let claim = PortClaim::Connection;
+        if !cx.net.claim_port(PortKind::Tcp, local.port(), claim) {
+            return Err(Error::AddressInUse);
+        }
+        Ok(listeners.reservations.insert(at, local.port(), options.sharing(), claim))
     }
 
     /// Binds the reservation's owner to a link, or to none, before it listens.
@@ -60,11 +66,17 @@ impl PortReservations<'_> {
 
     /// Ends a reservation.
     pub fn release(&mut self, id: PortReservation) {
-        self.0.listeners.reservations.remove(id);
+        let Stack { cx, listeners, .. } = &mut *self.0;
+        if let Some((port, claim)) = listeners.reservations.remove(id) {
+            cx.net.release_port(PortKind::Tcp, port, claim);
+        }
     }
 
     /// Ends all reservations.
     pub fn release_all(&mut self) {
-        self.0.listeners.reservations.clear();
+        let Stack { cx, listeners, .. } = &mut *self.0;
+        for (port, claim) in listeners.reservations.clear() {
+            cx.net.release_port(PortKind::Tcp, port, claim);
+        }
     }
 }

@@ -5,7 +5,11 @@ mod common;
 mod links;
 mod listen;
 mod memory;
+mod shards;
 mod sockets;
 mod tcp;
 mod udp;
 mod zerocopy;
+
+/// Stacks of each host of a pair.
+const SHARDS: usize = 1;

@@ -19,6 +19,7 @@ use crate::net::routes::path_mtu::smallest_path_mtu;
 use crate::net::wire::icmp::{self, v4, v6};
 use crate::net::wire::{ethernet, ipv4, ipv6, protocol};
 use crate::net::{Net, Outgoing, TooLong};
+use crate::shards::StrayKind;
 
 impl Net {
     /// Handles an ICMP message, its head at the ICMP header, checksum verified.
@@ -183,7 +184,12 @@ impl Net {
             other => other,
         };
         self.counters.icmp_errors_received += 1;
-        Ok(Some(Inbound::IcmpError { about, kind }))
+        let error = Inbound::IcmpError { about, kind };
+        if let Some(home) = self.foreign_home_of_quote(&about) {
+            self.pass_to(home, StrayKind::Inbound(error), packet);
+            return Ok(None);
+        }
+        Ok(Some(error))
     }
 }
 

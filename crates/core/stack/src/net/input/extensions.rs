@@ -17,6 +17,15 @@ use crate::net::input::received::{InputResult, Received};
 use crate::net::routes::Delivery;
 use crate::net::wire::ipv6::OptionsVerdict;
 use crate::net::wire::{ipv4, ipv6, protocol};
+use crate::shards::StrayKind;
+
+/// A received fragment of a datagram. The packet behind it has the payload only.
+pub(crate) struct ReceivedPart {
+    pub(super) received: Received,
+    pub(super) part: ipv6::Fragment,
+    /// The IP headers, for an ICMP error about the first fragment.
+    pub(super) headers: SmallVec<[u8; 64]>,
+}
 
 /// Why a packet is dropped, and the error that its sender is sent.
 struct HeaderRefusal {
@@ -64,7 +73,7 @@ impl Net {
                 let quote = if gone == 0 { at } else { 0 };
                 let headers = SmallVec::from_slice(packet.head().get(..quote).unwrap_or_default());
                 packet.pull(at);
-                self.handle_fragment(now, packet, received, part, headers)
+                self.handle_fragment(now, packet, ReceivedPart { received, part, headers })
             }
             Err(HeaderRefusal { reason, error }) => {
                 if let (Some(error), 0) = (error, gone) {
@@ -198,19 +207,23 @@ impl Net {
         &mut self,
         now: Instant,
         packet: &mut PacketBuf,
-        received: Received,
-        part: ipv6::Fragment,
-        headers: SmallVec<[u8; 64]>,
+        fragment: ReceivedPart,
     ) -> InputResult {
+        let ReceivedPart { received, part, .. } = fragment;
         // No fragment of a broadcast is kept: no long datagram is expected by broadcast.
         if received.delivery == Delivery::Broadcast {
             return Err(DropReason::TransportBroadcast);
         }
-        spill_head(&mut self.mem, packet, 0, CopyReason::LinearHead)?;
         let ipv6::Fragment { offset, more, id, .. } = part;
         let v4 = received.dst.is_ipv4();
         let protocol = if v4 { received.protocol } else { 0 };
         let key = DatagramKey { src: received.src, dst: received.dst, id, protocol };
+        if let Some(home) = self.foreign_home_of_fragment(&key) {
+            self.pass_to(home, StrayKind::Fragment(Box::new(fragment)), packet);
+            return Ok(None);
+        }
+        spill_head(&mut self.mem, packet, 0, CopyReason::LinearHead)?;
+        let headers = fragment.headers;
         let (offset, payload) = (usize::from(offset), packet.take_frags());
         let fragment = ReceivedFragment { offset, more, received, headers, payload };
         let whole = self.reassembly.handle_fragment(

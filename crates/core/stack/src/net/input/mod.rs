@@ -16,7 +16,7 @@
 //! head: an ICMP error gets them back with `push`.
 
 pub(super) mod expected;
-mod extensions;
+pub(super) mod extensions;
 pub(super) mod reassembly;
 pub(super) mod received;
 mod transport;
@@ -31,6 +31,7 @@ use crate::counters::DropReason;
 use crate::limits::MAX_IP_PACKET;
 use crate::net::Net;
 use crate::net::head::trim;
+use crate::net::input::extensions::ReceivedPart;
 use crate::net::input::received::{InputResult, Origin, Received};
 use crate::net::links::config::LinkIndex;
 use crate::net::routes::{Delivery, is_link_local};
@@ -138,7 +139,7 @@ impl Net {
                 more: header.more_fragments,
                 id: header.id.into(),
             };
-            return self.handle_fragment(now, packet, received, part, headers);
+            return self.handle_fragment(now, packet, ReceivedPart { received, part, headers });
         }
         packet.pull(header_len);
         self.verify_and_hand_up(now, packet, received)

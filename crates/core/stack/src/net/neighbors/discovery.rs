@@ -10,7 +10,7 @@ use crate::limits::{ANNOUNCE_INTERVAL, DEFEND_INTERVAL, NOTICES};
 use crate::net::Net;
 use crate::net::input::received::{IcmpKind, Inbound, Received};
 use crate::net::links::config::LinkIndex;
-use crate::net::neighbors::{NeighborAction, NeighborClaim, QueuedPacket};
+use crate::net::neighbors::{NeighborAction, NeighborClaim, NeighborNews, QueuedPacket};
 use crate::net::wire::arp::{self, Operation};
 use crate::net::wire::ethernet::{self, Mac};
 use crate::net::wire::{icmp, ndp};
@@ -65,15 +65,16 @@ impl Net {
         let answers = for_us || self.stands_for(link, sender, target);
         // RFC 826: "If the pair <protocol type, sender protocol address> is already in my
         // translation table, update [it]"; a new pair is learned only from requests for us.
-        let neighbors = &self.links.at(link).neighbors;
-        let asked = packet.operation == Operation::Reply && neighbors.is_asked(sender);
         let claim = NeighborClaim {
             mac: Some(packet.sender_mac),
-            solicited: asked && for_us,
+            solicited: packet.operation == Operation::Reply && for_us,
             overrides: true,
             create: answers && packet.operation == Operation::Request,
         };
-        let known = neighbors.knows(sender);
+        self.spread_news(NeighborNews { link, addr: sender, claim });
+        let neighbors = &self.links.at(link).neighbors;
+        let (asked, known) = (neighbors.is_asked(sender), neighbors.knows(sender));
+        let claim = NeighborClaim { solicited: claim.solicited && asked, ..claim };
         self.learn_neighbor(now, link, sender, claim);
         match packet.operation {
             Operation::Request if answers => {
@@ -117,10 +118,11 @@ impl Net {
                     self.counters.address_conflicts += 1;
                     return Err(DropReason::NdpConflict);
                 }
+                let claim = NeighborClaim { mac: target_mac, solicited, overrides, create: false };
+                self.spread_news(NeighborNews { link, addr: target, claim });
                 if !self.links.at(link).neighbors.knows(target) {
                     return Err(DropReason::NdpNotForUs);
                 }
-                let claim = NeighborClaim { mac: target_mac, solicited, overrides, create: false };
                 self.learn_neighbor(now, link, target, claim);
                 Ok(())
             }
@@ -289,6 +291,7 @@ impl Net {
             // entry for the IP Source Address of the solicitation."
             let claim =
                 NeighborClaim { mac: source_mac, solicited: false, overrides: true, create: true };
+            self.spread_news(NeighborNews { link, addr: received.src, claim });
             self.learn_neighbor(now, link, received.src, claim);
         }
         if probe {
@@ -349,6 +352,16 @@ impl Net {
         let queue = neighbors.learn(now, addr, claim, &mut self.counters);
         if let (false, Some(mac)) = (queue.is_empty(), claim.mac) {
             self.release(link, mac, queue);
+        }
+    }
+
+    /// Learns of a neighbour from another shard of the host.
+    pub(in crate::net) fn handle_news(&mut self, now: Instant, news: NeighborNews) {
+        let NeighborNews { link, addr, claim } = news;
+        let neighbors = &self.links.at(link).neighbors;
+        if claim.create || neighbors.knows(addr) {
+            let solicited = claim.solicited && neighbors.is_asked(addr);
+            self.learn_neighbor(now, link, addr, NeighborClaim { solicited, ..claim });
         }
     }
 

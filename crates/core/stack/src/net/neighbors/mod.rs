@@ -29,6 +29,7 @@ mod discovery;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
+use crate::net::links::config::LinkIndex;
 use crate::random::KeyedHash;
 use hashbrown::HashMap;
 use pagewire_mem::link::headers::{self, Transport};
@@ -139,6 +140,15 @@ pub(crate) struct NeighborClaim {
     pub(crate) overrides: bool,
     /// An entry may be made: the neighbour is about to send to us.
     pub(crate) create: bool,
+}
+
+/// A claim about a neighbour that another shard of the host received.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NeighborNews {
+    pub(super) link: LinkIndex,
+    pub(super) addr: IpAddr,
+    /// Solicited: it answers a request of the host, perhaps of another shard.
+    pub(super) claim: NeighborClaim,
 }
 
 /// The action that is due after a timeout.

@@ -64,6 +64,7 @@ fn config() -> NetConfig {
         secret: [7; 32],
         loopback_by_reference: false,
         looped_copy: false,
+        shard: None,
         announce: false,
         reverse_path_check: true,
     }

@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 
 use crate::net::LinkId;
+use crate::shards::PortClaim;
 use table::{BindAddress, Sharing};
 
 /// Names a reserved address of one stack.
@@ -42,9 +43,17 @@ pub struct BindOptions {
     /// Receives only what comes by this link (`SO_BINDTODEVICE`); a socket bound to another link
     /// may have the same address. See [`SocketOption::Link`](crate::SocketOption).
     pub link: Option<LinkId>,
+    /// Every shard of the host binds the address: a keyed hash of the two ends chooses the shard for each
+    /// connection, or each peer's datagrams. Without it, the port is this shard's alone. Bind on all shards before
+    /// packets come: those for a shard that does not listen yet are refused.
+    pub every_shard: bool,
 }
 
 impl BindOptions {
+    pub(crate) fn port_claim(self) -> PortClaim {
+        if self.every_shard { PortClaim::WithAll } else { PortClaim::Alone }
+    }
+
     pub(crate) fn bind_address(self, addr: IpAddr) -> BindAddress {
         BindAddress { addr, v6_only: self.v6_only, link: self.link }
     }
@@ -67,6 +76,7 @@ pub(crate) struct Reserved {
     pub(crate) sharing: Sharing,
     /// By a connection: others may connect from the port to elsewhere.
     connected: bool,
+    pub(crate) claim: PortClaim,
 }
 
 impl Reservations {
@@ -103,11 +113,13 @@ impl Reservations {
         at: BindAddress,
         port: u16,
         sharing: Sharing,
-        connected: bool,
+        claim: PortClaim,
     ) -> PortReservation {
         self.serial += 1;
         let serial = self.serial;
-        self.ports.entry(port).or_default().push(Reserved { serial, at, sharing, connected });
+        let connected = claim == PortClaim::Connection;
+        let reserved = Reserved { serial, at, sharing, connected, claim };
+        self.ports.entry(port).or_default().push(reserved);
         PortReservation { port, serial }
     }
 
@@ -117,15 +129,20 @@ impl Reservations {
         all.filter(|reserved| reserved.serial == id.serial).for_each(|r| r.at.link = link);
     }
 
-    pub(crate) fn remove(&mut self, id: PortReservation) {
-        let Some(all) = self.ports.get_mut(&id.port) else { return };
-        all.retain(|reserved| reserved.serial != id.serial);
+    /// Removes a reservation; returns its port and claim, if there was one.
+    pub(crate) fn remove(&mut self, id: PortReservation) -> Option<(u16, PortClaim)> {
+        let all = self.ports.get_mut(&id.port)?;
+        let at = all.iter().position(|reserved| reserved.serial == id.serial)?;
+        let removed = all.remove(at);
         if all.is_empty() {
             self.ports.remove(&id.port);
         }
+        Some((id.port, removed.claim))
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.ports.clear();
+    /// Removes all reservations; returns their ports and claims.
+    pub(crate) fn clear(&mut self) -> Vec<(u16, PortClaim)> {
+        let all = std::mem::take(&mut self.ports);
+        all.iter().flat_map(|(port, all)| all.iter().map(|r| (*port, r.claim))).collect()
     }
 }

@@ -37,6 +37,7 @@ use crate::event::Readiness;
 use crate::limits::{MAX_BACKLOG, MAX_SOCKETS};
 use crate::net::{LinkId, Received};
 use crate::random::derive;
+use crate::shards::{PortClaim, PortKind};
 use requests::table::Requests;
 use socket::ListenerSocket;
 
@@ -126,22 +127,27 @@ impl Listeners {
         }
         let at = options.bind_address(ip);
         let sharing = options.sharing();
+        let (claim, Context { ports, net, .. }) = (options.port_claim(), cx);
         let port = match local.port() {
-            0 => cx
-                .ports
-                .choose(ip, None, |port| !binds.uses(port) && !reservations.uses(port))
-                .ok_or(Error::AddressInUse)?,
+            0 => {
+                let is_free = |port| {
+                    !binds.uses(port)
+                        && !reservations.uses(port)
+                        && net.claim_port(PortKind::Tcp, port, claim)
+                };
+                ports.choose(ip, None, is_free).ok_or(Error::AddressInUse)?
+            }
             port => {
                 let taken = binds.conflicts(at, port, sharing.listening())
                     || reservations.conflicts(at, port, sharing, None)
                     || (sharing == Sharing::default() && tcp.demux.uses(at, port));
-                if taken {
+                if taken || !net.claim_port(PortKind::Tcp, port, claim) {
                     return Err(Error::AddressInUse);
                 }
                 port
             }
         };
-        Ok((reservations.insert(at, port, sharing, false), SocketAddr::new(ip, port)))
+        Ok((reservations.insert(at, port, sharing, claim), SocketAddr::new(ip, port)))
     }
 
     /// See [`Stack::listen`](crate::Stack::listen).
@@ -156,11 +162,12 @@ impl Listeners {
         let local = canonical(local);
         let Some(reservation) = reservation else {
             let at = BindAddress::of(local.ip());
-            let local = cx.bindable(local, BindOptions::default(), |port, sharing| {
-                self.binds.conflicts(at, port, sharing)
-                    || self.reservations.conflicts(at, port, Sharing::ANY, None)
-            })?;
-            return self.insert(tcp, cx, local, at, Sharing::default(), backlog);
+            let local =
+                cx.bindable(PortKind::Tcp, local, BindOptions::default(), |port, sharing| {
+                    self.binds.conflicts(at, port, sharing)
+                        || self.reservations.conflicts(at, port, Sharing::ANY, None)
+                })?;
+            return self.insert_claimed(tcp, cx, local, at, Sharing::default(), backlog);
         };
         let own = self.reservations.get(reservation);
         let link = own.and_then(|own| own.at.link);
@@ -172,7 +179,28 @@ impl Listeners {
         {
             return Err(Error::AddressInUse);
         }
-        self.insert(tcp, cx, local, at, sharing, backlog)
+        let claim = own.map_or(PortClaim::Alone, |own| own.claim);
+        if !cx.net.claim_port(PortKind::Tcp, local.port(), claim) {
+            return Err(Error::AddressInUse);
+        }
+        self.insert_claimed(tcp, cx, local, at, sharing, backlog)
+    }
+
+    /// Adds a listener whose port is in use from before.
+    fn insert_claimed(
+        &mut self,
+        tcp: &TcpSockets,
+        cx: &mut Context,
+        local: SocketAddr,
+        at: BindAddress,
+        sharing: Sharing,
+        backlog: usize,
+    ) -> Result<ListenerId, Error> {
+        let inserted = self.insert(tcp, cx, local, at, sharing, backlog);
+        if inserted.is_err() {
+            cx.net.release_port(PortKind::Tcp, local.port(), PortClaim::Alone);
+        }
+        inserted
     }
 
     /// See [`Stack::listen_every`](crate::Stack::listen_every).
@@ -191,7 +219,13 @@ impl Listeners {
             ..ListenerSocket::new(SocketAddr::new(ANY, 0), &tcp.config)
         };
         let socket = Socket::Listener(Box::new(listener));
-        let id = cx.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
+        if !cx.net.claim_port(PortKind::Tcp, 0, PortClaim::Alone) {
+            return Err(Error::AddressInUse);
+        }
+        let Some(id) = cx.table.insert(socket, MAX_SOCKETS) else {
+            cx.net.release_port(PortKind::Tcp, 0, PortClaim::Alone);
+            return Err(Error::TooManySockets);
+        };
         self.binds.wildcards.insert(link, id.index());
         Ok(ListenerId(id))
     }
@@ -303,6 +337,7 @@ impl Listeners {
         let mut orphans = core::mem::take(&mut listener.half_open);
         orphans.extend(listener.queue.drain(..));
         self.binds.remove(port, index);
+        cx.net.release_port(PortKind::Tcp, port, PortClaim::Alone);
         self.binds.wildcards.remove(index);
         cx.wheel.cancel(index);
         cx.table.remove(index);

@@ -12,6 +12,7 @@ use super::{TcpSockets, iss_above, tcp_link};
 use crate::TcpConfig;
 use crate::error::Error;
 use crate::net::LinkId;
+use crate::shards::{PortClaim, PortKind};
 use crate::sockets::Context;
 use crate::sockets::ids::{SocketId, TcpId};
 use crate::sockets::listen::Listeners;
@@ -79,6 +80,7 @@ impl TcpSockets {
         // The connection in TIME-WAIT to replace, and its last sequence number.
         let mut reused = None;
         let (demux, table, reuse) = (&mut self.demux, &cx.table, self.time_wait_reuse);
+        let net = &cx.net;
         let mut is_free = |port| {
             let Some(index) = demux.find(table, &tuple(port)) else { return true };
             reused = reusable(table.at(index), reuse, to_self, now).map(|n| (index, n));
@@ -86,12 +88,21 @@ impl TcpSockets {
         };
         let port = match port {
             0 => {
-                let is_free = |p| !listeners.uses(p) && is_free(p);
+                let is_at_home = |p| net.foreign_home(PortKind::Tcp, &tuple(p)).is_none();
+                let is_free = |p| is_at_home(p) && !listeners.uses(p) && is_free(p);
                 cx.ports.choose(local, Some(remote), is_free)
             }
             port => Some(port).filter(|p| is_free(*p)),
         };
         let tuple = tuple(port.ok_or(Error::AddressNotAvailable)?);
+        let claim = match cx.net.foreign_home(PortKind::Tcp, &tuple) {
+            Some(_) => PortClaim::Alone,
+            None => PortClaim::Connection,
+        };
+        let claims = cx.net.has_ports(tuple.local);
+        if claims && !cx.net.claim_port(PortKind::Tcp, tuple.local_port, claim) {
+            return Err(Error::AddressNotAvailable);
+        }
         if let Some((index, _)) = reused {
             self.remove_connection(cx, index);
             cx.net.counters.tcp_time_wait_reused += 1;
@@ -108,7 +119,11 @@ impl TcpSockets {
         if bound.is_some() {
             socket.extra.get_or_insert_default().link = bound;
         }
-        let id = self.insert_connection(cx, socket).ok_or(Error::TooManySockets)?;
+        let id = self.insert_connection(cx, socket);
+        if claims {
+            cx.net.release_port(PortKind::Tcp, tuple.local_port, claim);
+        }
+        let id = id.ok_or(Error::TooManySockets)?;
         cx.net.counters.tcp_active_opens += 1;
         Ok(TcpId(id))
     }

@@ -58,8 +58,9 @@ impl Demux {
         self.table.find(tuple.hash(&self.hasher), is_it).copied()
     }
 
-    /// Adds the connection at `index`, whose tuple is not in yet.
-    pub(crate) fn insert(&mut self, sockets: &mut Table, index: u32) {
+    /// Adds the connection at `index`, whose tuple is not in yet. `claims`: its local port was claimed for all
+    /// connections from the local address and port, of which this is the first.
+    pub(crate) fn insert(&mut self, sockets: &mut Table, index: u32, claims: bool) {
         let Some(socket) = sockets.tcp_mut(index) else { return };
         debug_assert!(!socket.flags.contains(SocketFlags::DEMUX));
         socket.flags.insert(SocketFlags::DEMUX);
@@ -68,23 +69,23 @@ impl Demux {
         let rehash = |&i: &u32| sockets.tuple(i).map_or(0, |t| t.hash(&hasher));
         self.table.insert_unique(hash_now, index, rehash);
         if let Some(&Tuple { local, local_port, .. }) = sockets.tuple(index) {
-            self.count(local, local_port, true);
-            self.count(any_of(local), local_port, true);
+            self.add_local(local, local_port, claims);
+            self.add_local(any_of(local), local_port, false);
         }
     }
 
-    pub(crate) fn remove(&mut self, sockets: &mut Table, index: u32) {
-        let Some(&tuple) = sockets.tuple(index) else { return };
+    /// Removes the connection at `index`. Returns its local port if it was claimed, and this was the last use.
+    pub(crate) fn remove(&mut self, sockets: &mut Table, index: u32) -> Option<u16> {
+        let &tuple = sockets.tuple(index)?;
         if let Some(socket) = sockets.tcp_mut(index) {
             socket.flags.remove(SocketFlags::DEMUX);
         }
         let found = self.table.find_entry(tuple.hash(&self.hasher), |&i| i == index);
         debug_assert!(found.is_ok(), "a connection in the demux is in its table");
-        if let Ok(entry) = found {
-            entry.remove();
-            self.count(tuple.local, tuple.local_port, false);
-            self.count(any_of(tuple.local), tuple.local_port, false);
-        }
+        found.ok()?.remove();
+        self.remove_local(any_of(tuple.local), tuple.local_port);
+        let claimed = self.remove_local(tuple.local, tuple.local_port);
+        claimed.then_some(tuple.local_port)
     }
 
     /// Whether a connection has the port at an address that `at` covers.
@@ -95,25 +96,27 @@ impl Demux {
         has(at.addr) || (at.addr == ANY && !at.v6_only && has(ANY_V4))
     }
 
-    /// Counts a connection with the local address and port, or with `more` unset one less.
-    fn count(&mut self, addr: IpAddr, port: u16, more: bool) {
+    /// Counts a connection with the local address and port.
+    fn add_local(&mut self, addr: IpAddr, port: u16, claims: bool) {
         let (hasher, hash) = (self.hasher, self.hash_local(addr, port));
         let rehash = |l: &LocalPort| hash_local(&hasher, l.addr, l.port);
         match self.locals.entry(hash, |l| l.is(addr, port), rehash) {
-            Entry::Occupied(mut entry) if more => entry.get_mut().count += 1,
-            Entry::Occupied(mut entry) => {
-                entry.get_mut().count -= 1;
-                if entry.get().count == 0 {
-                    entry.remove();
-                }
-            }
+            Entry::Occupied(mut entry) => entry.get_mut().count += 1,
             Entry::Vacant(entry) => {
-                debug_assert!(more, "what is taken away was counted");
-                if more {
-                    entry.insert(LocalPort { addr, port, count: 1 });
-                }
+                entry.insert(LocalPort { addr, port, count: 1, claims });
             }
         }
+    }
+
+    /// Ends the count of a connection. Returns whether it was the last, and the port was claimed.
+    fn remove_local(&mut self, addr: IpAddr, port: u16) -> bool {
+        let hash = self.hash_local(addr, port);
+        let Ok(mut entry) = self.locals.find_entry(hash, |l| l.is(addr, port)) else {
+            debug_assert!(false, "a connection that ends was counted");
+            return false;
+        };
+        entry.get_mut().count -= 1;
+        entry.get().count == 0 && entry.remove().0.claims
     }
 
     fn hash_local(&self, addr: IpAddr, port: u16) -> u64 {
@@ -125,6 +128,8 @@ impl Demux {
 struct LocalPort {
     addr: IpAddr,
     port: u16,
+    /// Whether other shards know that the port is in use.
+    claims: bool,
     count: u32,
 }
 
@@ -174,7 +179,7 @@ mod tests {
         let ends = [("10.0.0.1", 80), ("10.0.0.1", 80), ("10.0.0.2", 80), ("fd00::1", 443)];
         for (addr, port) in ends {
             for addr in [ip(addr), any_of(ip(addr))] {
-                demux.count(addr, port, true);
+                demux.add_local(addr, port, false);
             }
         }
         let uses = |demux: &Demux, addr, v6_only, port| {
@@ -196,7 +201,7 @@ mod tests {
         for (addr, port) in ends {
             assert!(uses(&demux, addr, false, port));
             for addr in [ip(addr), any_of(ip(addr))] {
-                demux.count(addr, port, false);
+                demux.remove_local(addr, port);
             }
         }
         assert!(demux.locals.is_empty());

@@ -11,6 +11,7 @@ use crate::TcpConfig;
 use crate::counters::DropReason;
 use crate::event::Readiness;
 use crate::net::{LinkId, Net, Received};
+use crate::shards::PortKind;
 use crate::sockets::Context;
 use crate::sockets::listen::cookie::CookieOutcome;
 use crate::sockets::listen::{ListenerSegment, Listeners, OldConnection};
@@ -72,6 +73,9 @@ impl TcpSockets {
         (header, received): (TcpHeader, &Received),
         packet: &mut PacketBuf,
     ) {
+        if cx.net.pass_home(PortKind::Tcp, &tuple, received, packet) {
+            return;
+        }
         let came_by = cx.net.came_by(received);
         let segment = ListenerSegment::new(tuple, &header, received);
         if let Some(index) = listeners.binds.find(&tuple, came_by) {

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use pagewire_mem::{CopyLedger, Instant};
 use pagewire_tcp::{IsnGenerator, LinkLimits, MAX_HEADER_LEN, RecvFlags, Seq, TcpError};
 
+use super::bind::table::BindAddress;
 use super::ids::SocketId;
 use super::table::Socket;
 use super::tuple::Tuple;
@@ -44,6 +45,7 @@ use crate::limits::{MAX_SOCKETS, MAX_SUPER_PACKET, RESETS_BURST, RESETS_PER_SECO
 use crate::net::{LinkId, Net};
 use crate::random::{Random, derive};
 use crate::rate_limit::RateLimit;
+use crate::shards::{PortClaim, PortKind};
 use crate::{TcpConfig, TcpInfo};
 pub use connect::ConnectOptions;
 use demux::Demux;
@@ -138,8 +140,19 @@ impl TcpSockets {
             socket.reporting.zerocopy = listener.reporting.zerocopy;
             socket.extra = listener.inherited();
         }
-        let id = cx.table.insert(Socket::Tcp(Box::new(socket)), MAX_SOCKETS)?;
-        self.demux.insert(&mut cx.table, id.index());
+        let Tuple { local, local_port: port, .. } = socket.tuple;
+        // The first connection from the address and port, until the last has ended.
+        let claims = cx.net.has_ports(local) && !self.demux.uses(BindAddress::of(local), port);
+        if claims && !cx.net.claim_port(PortKind::Tcp, port, PortClaim::Connection) {
+            return None;
+        }
+        let Some(id) = cx.table.insert(Socket::Tcp(Box::new(socket)), MAX_SOCKETS) else {
+            if claims {
+                cx.net.release_port(PortKind::Tcp, port, PortClaim::Connection);
+            }
+            return None;
+        };
+        self.demux.insert(&mut cx.table, id.index(), claims);
         cx.touch(id.index());
         Some(id)
     }
@@ -154,7 +167,9 @@ impl TcpSockets {
     /// Takes the connection at `index` out of the demux: this is its end, if it had none.
     fn leave_demux(&mut self, cx: &mut Context, index: u32) {
         cx.note_lifecycle(index, true);
-        self.demux.remove(&mut cx.table, index);
+        if let Some(port) = self.demux.remove(&mut cx.table, index) {
+            cx.net.release_port(PortKind::Tcp, port, PortClaim::Connection);
+        }
     }
 }
 

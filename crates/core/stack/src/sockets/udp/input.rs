@@ -13,6 +13,7 @@ use crate::limits::{
 };
 use crate::net::wire::udp;
 use crate::net::{Expected, Flow, IcmpKind, LinkIndex, Mem, QuotedPacket, Received, protocol};
+use crate::shards::PortKind;
 use crate::sockets::Context;
 use crate::sockets::errors::error_of_icmp;
 use crate::sockets::marks::{ECN, MtuDiscover};
@@ -29,6 +30,9 @@ impl UdpSockets {
         packet: &mut PacketBuf,
     ) {
         let Some((local_port, remote_port)) = udp::ports(packet.head()) else { return };
+        if cx.net.is_sharded() {
+            return self.input(cx, now, &expected.received(), packet);
+        }
         let Expected { src, dst, ecn, link, .. } = expected;
         let found = match packet.gso {
             None => self.binds.alone(local_port, dst, cx.net.link_id(link)),
@@ -54,6 +58,9 @@ impl UdpSockets {
     ) {
         let Some((local_port, remote_port)) = udp::ports(packet.head()) else { return };
         let tuple = Tuple { local: received.dst, remote: received.src, local_port, remote_port };
+        if cx.net.pass_home(PortKind::Udp, &tuple, received, packet) {
+            return;
+        }
         let scope = cx.net.scope_of(received.src, received.link);
         if received.dst.is_multicast() {
             return self.input_group(cx, now, received, &tuple, scope, packet);
@@ -83,14 +90,24 @@ impl UdpSockets {
         received: &Received,
         packet: &mut PacketBuf,
     ) {
+        let Some(&[_, _, _, _, i0, i1]) = packet.head().first_chunk() else { return };
+        let identifier = u16::from_be_bytes([i0, i1]);
+        let tuple = Tuple {
+            local: received.dst,
+            remote: received.src,
+            local_port: 0,
+            remote_port: identifier,
+        };
+        if cx.net.pass_home(PortKind::Echo, &tuple, received, packet) {
+            return;
+        }
         let Some(index) = self.echoes.find(cx.net.came_by(received)) else {
             return cx.net.counters.drop_one(DropReason::EchoNoSocket);
         };
-        let Some(&[_, _, _, _, i0, i1]) = packet.head().first_chunk() else { return };
         let scope = cx.net.scope_of(received.src, received.link);
         let (hop_limit, dont_fragment) = (received.hop_limit, received.forbids_fragments(packet));
         let details = WildcardDetails { to_port: 0, hop_limit, dont_fragment };
-        let from = (u16::from_be_bytes([i0, i1]), scope);
+        let from = (identifier, scope);
         cx.queue_datagram(now, index, received, from, details, packet);
     }
 

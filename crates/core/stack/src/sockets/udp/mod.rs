@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::limits::{DATAGRAM_EVERY_BYTES, MAX_SOCKETS};
 use crate::net::{LinkId, is_link_local};
 use crate::random::derive;
+use crate::shards::{PortClaim, PortKind};
 pub use memberships::{GroupLink, Memberships};
 pub use recv::{Datagram, DatagramTaker, Message, UdpMessage};
 pub use send::DatagramPayload;
@@ -57,9 +58,13 @@ impl UdpSockets {
         // As on Linux, a datagram socket may be bound to a group, and receives nothing else.
         let free = options.free || local.ip().is_multicast();
         let is_taken = |port, sharing| self.binds.conflicts(at, port, sharing);
-        let local = cx.bindable(local, BindOptions { free, ..options }, is_taken)?;
+        let options = BindOptions { free, ..options };
+        let local = cx.bindable(PortKind::Udp, local, options, is_taken)?;
         let socket = Socket::Udp(Box::new(UdpSocket::new(local, options.link)));
-        let id = cx.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
+        let Some(id) = cx.table.insert(socket, MAX_SOCKETS) else {
+            cx.net.release_port(PortKind::Udp, local.port(), options.port_claim());
+            return Err(Error::TooManySockets);
+        };
         self.binds.insert(at, local.port(), id.index(), options.sharing());
         Ok(UdpId(id))
     }
@@ -78,11 +83,16 @@ impl UdpSockets {
             DatagramKind::Udp => &mut self.binds.wildcards,
             DatagramKind::Echo => &mut self.echoes,
         };
-        if every.find(Some(link)).is_some() {
+        if every.find(Some(link)).is_some()
+            || !cx.net.claim_port(kind.port_kind(), 0, PortClaim::Alone)
+        {
             return Err(Error::AddressInUse);
         }
         let socket = Socket::Udp(Box::new(socket));
-        let id = cx.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
+        let Some(id) = cx.table.insert(socket, MAX_SOCKETS) else {
+            cx.net.release_port(kind.port_kind(), 0, PortClaim::Alone);
+            return Err(Error::TooManySockets);
+        };
         every.insert(link, id.index());
         Ok(UdpId(id))
     }
@@ -102,9 +112,11 @@ impl UdpSockets {
     pub(crate) fn close(&mut self, cx: &mut Context, now: Instant, index: u32) {
         let Some(socket) = cx.table.udp_mut(index) else { return };
         let port = socket.local.port();
+        let kind = socket.wildcard.map_or(PortKind::Udp, DatagramKind::port_kind);
         let groups = socket.groups.take();
         cx.net.mem.shared.memory.charge_datagrams(socket.queued_bytes, 0);
         self.binds.remove(port, index);
+        cx.net.release_port(kind, port, PortClaim::Alone);
         self.binds.wildcards.remove(index);
         self.echoes.remove(index);
         cx.table.remove(index);

@@ -19,6 +19,7 @@ use crate::limits::{
 };
 use crate::net::wire::{ipv4, ipv6, udp};
 use crate::net::{IcmpKind, LinkId, LinkIndex, Mem};
+use crate::shards::PortKind;
 use crate::sockets::bind::table::ANY_V4;
 use crate::sockets::error_queue::ErrorQueue;
 use crate::sockets::marks::{ECN, MtuDiscover, PacketMarks};
@@ -165,6 +166,15 @@ pub enum DatagramKind {
     /// ICMP echo requests; what it sends are replies. In place of the sender's port stands the
     /// identifier, and the payload begins with the sequence number, two bytes (RFC 792, RFC 4443).
     Echo,
+}
+
+impl DatagramKind {
+    pub(super) fn port_kind(self) -> PortKind {
+        match self {
+            Self::Udp => PortKind::Udp,
+            Self::Echo => PortKind::Echo,
+        }
+    }
 }
 
 impl UdpSocket {

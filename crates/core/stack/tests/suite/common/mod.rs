@@ -16,8 +16,8 @@ use bytes::Bytes;
 use pagewire_device::Capabilities;
 use pagewire_mem::{Frag, FragVec, Instant, PacketBuf, RxChecksum, TxChecksum};
 use pagewire_stack::{
-    BindOptions, DatagramPayload, Error, Event, ListenerId, Readiness, SocketId, Stack,
-    StackConfig, TcpConfig, TcpId, UdpId, UdpTarget,
+    BindOptions, Counters, DatagramPayload, DropReason, Error, Event, ListenerId, Readiness,
+    SocketId, Stack, StackConfig, TcpConfig, TcpId, UdpId, UdpTarget,
 };
 use pagewire_testkit::frames::payload_of;
 
@@ -49,6 +49,10 @@ pub(crate) struct Pair {
     pub(crate) carried: usize,
     /// Whether the wire copies, like one between machines: a receiver holds no memory of the sender's.
     pub(crate) copies: bool,
+    /// The other shards of each host, which have no sockets of the tests.
+    others: [Vec<Stack>; 2],
+    /// The state of the draws of the shard that a frame comes to.
+    draws: u32,
 }
 
 /// Stations of A and B.
@@ -106,9 +110,12 @@ impl Pair {
 
     pub(crate) fn with(a: StackConfig, b: StackConfig) -> Self {
         let now = Instant::from_millis(1000);
+        let [(a, of_a), (b, of_b)] = [a, b].map(|config| shards(now, &config));
         Self {
-            a: Stack::new(now, a).unwrap(),
-            b: Stack::new(now, b).unwrap(),
+            a,
+            b,
+            others: [of_a, of_b],
+            draws: 0x9e37_79b9,
             now,
             delay: Duration::from_micros(10),
             wire: Default::default(),
@@ -133,7 +140,10 @@ impl Pair {
             loop {
                 let (now, delay) = (self.now, self.delay);
                 let mut frames = std::mem::take(&mut self.frames);
-                let more = self.stack(side).poll_transmit(now, &mut frames);
+                let mut more = self.stack(side).poll_transmit(now, &mut frames);
+                for other in &mut self.others[side as usize] {
+                    more |= other.poll_transmit(now, &mut frames);
+                }
                 for mut frame in frames.drain(..) {
                     if self.carry.as_mut().is_some_and(|carry| !carry(side, &frame)) {
                         continue;
@@ -150,7 +160,7 @@ impl Pair {
                     self.wire[side as usize].push_back((now + delay, frame));
                 }
                 self.frames = frames;
-                if !more {
+                if !more && !self.pass_strays(side) {
                     break;
                 }
             }
@@ -165,21 +175,69 @@ impl Pair {
     pub(crate) fn step(&mut self, limit: Instant) -> bool {
         self.flush();
         let arrivals = self.wire.iter().filter_map(|w| w.front().map(|(at, _)| *at));
-        let timers = [self.a.poll_timeout(), self.b.poll_timeout()];
-        let next = arrivals.chain(timers.into_iter().flatten()).min();
+        let stacks = [&self.a, &self.b].into_iter().chain(self.others.iter().flatten());
+        let next = arrivals.chain(stacks.filter_map(Stack::poll_timeout)).min();
         let Some(next) = next.filter(|&at| at <= limit) else { return false };
         self.now = self.now.max(next);
         let now = self.now;
         for (from, to) in [(A, B), (B, A)] {
             while let Some((_, frame)) = self.wire[from as usize].pop_front_if(|(at, _)| *at <= now)
             {
-                self.stack(to).handle_frame(now, frame);
+                self.deliver(to, frame);
             }
-            if self.stack(to).poll_timeout().is_some_and(|at| at <= now) {
-                self.stack(to).handle_timeout(now);
+            for shard in 0..crate::SHARDS {
+                let stack = self.shard(to, shard);
+                if stack.poll_timeout().is_some_and(|at| at <= now) {
+                    stack.handle_timeout(now);
+                }
             }
+            self.pass_strays(to);
         }
         true
+    }
+
+    /// A count of a host, of all its shards together.
+    pub(crate) fn count(&self, side: Side, of: impl Fn(&Counters) -> u64) -> u64 {
+        let main = if side == A { &self.a } else { &self.b };
+        self.others[side as usize].iter().chain([main]).map(|stack| of(stack.counters())).sum()
+    }
+
+    /// Packets that a host dropped for this reason.
+    pub(crate) fn drops(&self, side: Side, reason: DropReason) -> u64 {
+        self.count(side, |counters| counters.drops(reason))
+    }
+
+    /// Hands a frame to any shard of a host.
+    fn deliver(&mut self, to: Side, frame: PacketBuf) {
+        self.draws ^= self.draws << 13;
+        self.draws ^= self.draws >> 17;
+        self.draws ^= self.draws << 5;
+        let shards = self.others[to as usize].len() + 1;
+        let (now, shard) = (self.now, self.draws as usize % shards);
+        self.shard(to, shard).handle_frame(now, frame);
+        self.pass_strays(to);
+    }
+
+    /// Passes strays on until none is left. Returns whether there was one.
+    fn pass_strays(&mut self, side: Side) -> bool {
+        let (mut passed, now) = (false, self.now);
+        for from in (0..crate::SHARDS).cycle().take(4 * crate::SHARDS) {
+            while let Some((home, stray)) = self.shard(side, from).poll_stray() {
+                assert_ne!(home, from);
+                self.shard(side, home).handle_stray(now, stray);
+                passed = true;
+            }
+        }
+        passed
+    }
+
+    /// A shard of a host. The last is the one with the tests' sockets.
+    fn shard(&mut self, side: Side, shard: usize) -> &mut Stack {
+        match self.others[side as usize].get_mut(shard) {
+            // A second look, because a match keeps the borrow.
+            Some(_) => &mut self.others[side as usize][shard],
+            None => self.stack(side),
+        }
     }
 
     /// Lets time pass.
@@ -367,6 +425,31 @@ impl Pair {
             got == data.len()
         });
     }
+}
+
+/// Whether a test is left out where hosts have several shards, for this reason.
+pub(crate) fn is_left_out(why: &str) -> bool {
+    if crate::SHARDS > 1 {
+        eprintln!("of one stack only: {why}");
+    }
+    crate::SHARDS > 1
+}
+
+/// The stack of the tests' sockets, and the other shards of its host.
+fn shards(now: Instant, config: &StackConfig) -> (Stack, Vec<Stack>) {
+    let mut places = pagewire_stack::Shard::all(crate::SHARDS, &config.secret).unwrap();
+    let alone = (crate::SHARDS == 1).then(|| places.pop()).flatten();
+    let mut stacks = places.into_iter().map(|shard| {
+        let mut config = config.clone();
+        config.shard = Some(shard);
+        Stack::new(now, config).unwrap()
+    });
+    let others = stacks.by_ref().take(crate::SHARDS - 1).collect();
+    let last = match alone {
+        Some(_) => Stack::new(now, config.clone()).unwrap(),
+        None => stacks.next().unwrap(),
+    };
+    (last, others)
 }
 
 /// Replaces the payload by a private copy.

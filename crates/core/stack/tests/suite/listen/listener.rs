@@ -9,7 +9,7 @@ use pagewire_stack::{
 };
 use pagewire_tcp::DropReason as TcpDropReason;
 
-use crate::common::{A, B, Pair, Verbs, addr};
+use crate::common::{A, B, Pair, Verbs, addr, is_left_out};
 
 const V4: &str = "10.0.0.2:80";
 
@@ -194,6 +194,9 @@ fn segments_to_a_listener_that_open_nothing_are_dropped_and_acknowledgements_res
 
 #[test]
 fn time_wait_is_bounded_and_the_oldest_goes_first() {
+    if is_left_out("shards share the ephemeral ports to one peer") {
+        return;
+    }
     let mut p = Pair::new();
     let limit = pagewire_stack::limits::TIME_WAIT_CONNECTIONS;
     p.meet();

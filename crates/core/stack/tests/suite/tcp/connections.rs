@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pagewire_mem::CopyReason;
 use pagewire_stack::{BindOptions, DropReason, Error, Readiness, SocketOption, TcpConfig};
 
-use crate::common::{A, B, Pair, Verbs, config, pattern, plain};
+use crate::common::{A, B, Pair, Verbs, config, is_left_out, pattern, plain};
 
 const V4: &str = "10.0.0.2:80";
 const V6: &str = "[fd00::2]:80";
@@ -140,8 +140,8 @@ fn a_connection_to_a_port_where_nobody_listens_is_refused() {
         assert!(p.a.readiness(client).unwrap().intersects(Readiness::FOR_WRITE));
         assert_eq!(p.a.take_error(client), Some(Error::ConnectionRefused));
         assert_eq!(p.a.take_error(client), None);
-        assert_eq!(p.b.counters().drops(DropReason::TcpNoSocket), 1);
-        assert_eq!(p.b.counters().tcp_resets_sent, 1);
+        assert_eq!(p.drops(B, DropReason::TcpNoSocket), 1);
+        assert_eq!(p.count(B, |c| c.tcp_resets_sent), 1);
         assert_eq!(p.a.counters().tcp_attempts_failed, 1);
     }
 }
@@ -231,6 +231,9 @@ fn a_stale_or_mistaken_id_is_an_error_in_every_verb() {
 
 #[test]
 fn ephemeral_ports_run_out_with_an_error() {
+    if is_left_out("shards share the ephemeral ports to one peer") {
+        return;
+    }
     let mut p = Pair::new();
     let span = usize::from(
         pagewire_stack::limits::EPHEMERAL_LAST - pagewire_stack::limits::EPHEMERAL_FIRST,
@@ -381,14 +384,16 @@ fn resets_are_sent_at_a_bounded_rate() {
         p.a.connect(p.now, to, None).unwrap();
     }
     p.run(Duration::from_millis(5));
-    let counters = p.b.counters();
-    let limited = counters.drops(DropReason::TcpResetRateLimited);
-    assert_eq!(counters.tcp_resets_sent + limited, 1000);
-    assert!(limited > 500, "{limited}");
+    let limited = p.drops(B, DropReason::TcpResetRateLimited);
+    assert_eq!(p.count(B, |c| c.tcp_resets_sent) + limited, 1000);
+    assert!(crate::SHARDS > 1 || limited > 500, "{limited}");
 }
 
 #[test]
 fn ten_thousand_connections_open_speak_and_close() {
+    if is_left_out("shards share the ephemeral ports to one peer") {
+        return;
+    }
     let mut p = Pair::new();
     let listener = p.b.listen(V4.parse().unwrap(), 4096).unwrap();
     let (mut clients, mut servers) = (Vec::new(), Vec::new());

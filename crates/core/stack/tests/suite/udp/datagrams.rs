@@ -223,7 +223,7 @@ fn a_closed_port_answers_and_the_connected_sender_is_refused() {
         let client = p.a.bind_udp(addr("[::]:0"), BindOptions::default()).unwrap();
         p.a.udp(client).unwrap().connect(addr(to)).unwrap();
         p.send_and_deliver(client, b"anybody?", None);
-        assert_eq!(p.b.counters().drops(DropReason::UdpNoSocket), 1);
+        assert_eq!(p.drops(B, DropReason::UdpNoSocket), 1);
         assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR));
         let mut buf = [0; 8];
         let refused = Err(Error::ConnectionRefused);

@@ -1,0 +1,168 @@
+//! Packets for other shards of the host, on the network layer's side: the decision where a packet belongs, and
+//! the reports to other shards. Read `shards/mod.rs` first.
+
+use std::net::IpAddr;
+
+use pagewire_mem::{Instant, PacketBuf};
+
+use crate::counters::DropReason;
+use crate::net::Net;
+use crate::net::head::take;
+use crate::net::input::reassembly::DatagramKey;
+use crate::net::input::received::{Inbound, QuotedPacket, Received};
+use crate::net::neighbors::NeighborNews;
+use crate::net::wire::protocol;
+use crate::shards::{PortClaim, PortKind, Shard, ShardPorts, Stray, StrayKind, Strays};
+use crate::sockets::tuple::Tuple;
+
+/// The state of a stack that is one of several shards.
+pub(super) struct ShardState {
+    shard: Shard,
+    strays: Strays,
+    tcp: ShardPorts,
+    udp: ShardPorts,
+    echo: ShardPorts,
+}
+
+impl ShardState {
+    pub(super) fn new(shard: &Shard) -> Self {
+        let ports = |kind| ShardPorts::new(shard, kind);
+        Self {
+            shard: shard.clone(),
+            strays: Strays::default(),
+            tcp: ports(PortKind::Tcp),
+            udp: ports(PortKind::Udp),
+            echo: ports(PortKind::Echo),
+        }
+    }
+
+    fn ports(&mut self, kind: PortKind) -> &mut ShardPorts {
+        match kind {
+            PortKind::Tcp => &mut self.tcp,
+            PortKind::Udp => &mut self.udp,
+            PortKind::Echo => &mut self.echo,
+        }
+    }
+}
+
+/// # Homes
+impl Net {
+    /// Whether the host has other stacks.
+    #[inline]
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.shard.is_some()
+    }
+
+    /// The other shard that packets between these ends belong to; `None`: they belong here. Sockets have ports of
+    /// this host's addresses only: for every other address that a transparent link leads to, a hash decides.
+    #[inline]
+    pub(crate) fn foreign_home(&self, kind: PortKind, tuple: &Tuple) -> Option<usize> {
+        let shard = &self.shard.as_ref()?.shard;
+        let owner = shard.owner(kind, tuple.local_port);
+        let owner = owner.filter(|_| !self.routes.is_foreign_host(tuple.local));
+        let owner = owner.or_else(|| shard.owner_of_every(kind));
+        let home = owner.unwrap_or_else(|| shard.by_hash(tuple));
+        Some(home).filter(|home| *home != shard.index())
+    }
+
+    /// The other shard that sent the packet which an ICMP error quotes.
+    pub(super) fn foreign_home_of_quote(&self, about: &QuotedPacket) -> Option<usize> {
+        let kind = match about.protocol {
+            protocol::TCP => PortKind::Tcp,
+            protocol::UDP => PortKind::Udp,
+            _ => return None,
+        };
+        self.foreign_home(kind, &Tuple::quoted(about))
+    }
+
+    /// The other shard that puts a datagram together from its fragments.
+    pub(super) fn foreign_home_of_fragment(&self, key: &DatagramKey) -> Option<usize> {
+        let shard = &self.shard.as_ref()?.shard;
+        Some(shard.by_hash_of(key)).filter(|home| *home != shard.index())
+    }
+
+    /// Whether connections from this address use ports of this host.
+    pub(crate) fn has_ports(&self, local: IpAddr) -> bool {
+        self.shard.is_some() && !self.routes.is_foreign_host(local)
+    }
+
+    /// Begins a use of a local port; `false`: another shard's use excludes it.
+    pub(crate) fn claim_port(&mut self, kind: PortKind, port: u16, claim: PortClaim) -> bool {
+        self.shard.as_mut().is_none_or(|state| state.ports(kind).claim(port, claim))
+    }
+
+    /// Ends a use of a local port that began with this claim.
+    pub(crate) fn release_port(&mut self, kind: PortKind, port: u16, claim: PortClaim) {
+        if let Some(state) = &mut self.shard {
+            state.ports(kind).release(port, claim);
+        }
+    }
+}
+
+/// # Strays
+impl Net {
+    /// Passes a packet on that belongs to another shard; whether it did.
+    #[inline]
+    pub(crate) fn pass_home(
+        &mut self,
+        kind: PortKind,
+        tuple: &Tuple,
+        received: &Received,
+        packet: &mut PacketBuf,
+    ) -> bool {
+        let Some(home) = self.foreign_home(kind, tuple) else { return false };
+        let inbound = match kind {
+            PortKind::Tcp | PortKind::Udp => Inbound::Transport(*received),
+            PortKind::Echo => Inbound::Echo(*received),
+        };
+        self.pass_to(home, StrayKind::Inbound(inbound), packet);
+        true
+    }
+
+    /// Passes a packet to another shard, and leaves an empty one in its place.
+    #[inline(never)]
+    pub(crate) fn pass_to(&mut self, to: usize, kind: StrayKind, packet: &mut PacketBuf) {
+        let Some(state) = &mut self.shard else { return };
+        match state.strays.push(to, Stray { kind, packet: take(packet) }) {
+            true => self.counters.strays_passed += 1,
+            false => self.counters.drop_one(DropReason::StrayBacklogFull),
+        }
+    }
+
+    /// Tells all other shards of a neighbour.
+    pub(super) fn spread_news(&mut self, news: NeighborNews) {
+        let Some(state) = self.shard.as_ref().filter(|s| s.strays.has_room_for_news()) else {
+            return;
+        };
+        for to in state.shard.others() {
+            self.pass_to(to, StrayKind::Neighbor(news), &mut PacketBuf::for_rx());
+        }
+    }
+
+    pub(crate) fn poll_stray(&mut self) -> Option<(usize, Stray)> {
+        self.shard.as_mut()?.strays.pop()
+    }
+
+    pub(crate) fn has_strays(&self) -> bool {
+        self.shard.as_ref().is_some_and(|state| !state.strays.is_empty())
+    }
+
+    /// Begins with a stray: returns what the sockets have to do with it.
+    pub(crate) fn handle_stray(
+        &mut self,
+        now: Instant,
+        stray: StrayKind,
+        packet: &mut PacketBuf,
+    ) -> Result<Option<Inbound>, DropReason> {
+        self.now = now;
+        self.counters.strays_taken += 1;
+        match stray {
+            StrayKind::Inbound(inbound) => Ok(Some(inbound)),
+            StrayKind::Fragment(fragment) => self.handle_fragment(now, packet, *fragment),
+            StrayKind::Neighbor(news) => {
+                self.handle_news(now, news);
+                Ok(None)
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! One host of several stacks (**shards**), each with a device queue, a lock and a thread of its own, for
+//! programs that outgrow one core.
+//!
+//! All shards have the same addresses and the same secret, and share nothing else but the owners of their ports
+//! ([`Shard`]). Each packet has a **home**, the shard that has its socket. A device may deliver a packet to any
+//! shard: one that finds no socket passes it on by value, its payload by reference, as a **stray** ([`Stray`]).
+//! Linux's nearest relative is receive packet steering.
+//!
+//! ```text
+//!   frames --> shard 0: handle_frame --> its sockets
+//!                          | no socket, and the home is shard 1
+//!                          +--> poll_stray --> (the driver's queue) --> shard 1: handle_stray --> its sockets
+//! ```
+//!
+//! - **TCP, UDP**: the home is the shard that owns the local port alone; of all other ports a keyed hash of the two
+//!   ends chooses it, for listeners and datagram sockets that every shard has, and for connections from ports that
+//!   [`Stack::connect`](crate::Stack::connect) drew so that they hash to its own shard. A connection is looked up
+//!   before that: a packet that comes in at home costs nothing.
+//! - **ICMP errors** go home with the packet that they quote.
+//! - **Fragments** of a datagram are put together by one shard, a hash of addresses and identification chooses it.
+//! - **ARP and neighbour discovery** are answered by the shard that receives them. The others get copies to learn from.
+//! - Echo requests to the host, unknown protocols and packets to forward are handled where they come in.
+//! - **Groups**: packets to a group reach the sockets of the shard that they come to, and no others yet.
+//!
+//! Which shard owns a port is a fact of the host (`ports.rs`): it changes only while no other shard uses the port, so
+//! that a packet never meets a shard that does not know its connection.
+
+mod ports;
+mod stray;
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use siphasher::sip::SipHasher13;
+
+use crate::limits::MAX_SHARDS;
+use crate::random::derive;
+use crate::sockets::tuple::Tuple;
+use ports::{EVERY_PORT, PORTS, PortOwner, PortOwners};
+pub(crate) use ports::{PortClaim, ShardPorts};
+pub use stray::Stray;
+pub(crate) use stray::{StrayKind, Strays};
+
+/// The shards of one host: their number, and the ports that each owns.
+struct Shards {
+    hasher: SipHasher13,
+    count: usize,
+    tcp: PortOwners,
+    udp: PortOwners,
+    echo: PortOwners,
+}
+
+/// The place of a stack among the shards of its host: [`StackConfig::shard`](crate::StackConfig::shard).
+#[derive(Clone, Debug)]
+pub struct Shard {
+    shards: Arc<Shards>,
+    index: usize,
+}
+
+/// A kind of sockets that are found by port. Port 0 stands for every port of a transparent link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PortKind {
+    Tcp,
+    Udp,
+    /// Echo requests to other hosts' addresses, which have no ports.
+    Echo,
+}
+
+impl Shards {
+    fn owners(&self, kind: PortKind) -> &PortOwners {
+        match kind {
+            PortKind::Tcp => &self.tcp,
+            PortKind::Udp => &self.udp,
+            PortKind::Echo => &self.echo,
+        }
+    }
+}
+
+impl std::fmt::Debug for Shards {
+    /// Without the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shards").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+impl Shard {
+    /// A place for each of `count` shards of a host; `None` beyond [`MAX_SHARDS`](crate::limits::MAX_SHARDS), or for
+    /// 0. All stacks get the secret, too.
+    pub fn all(count: usize, secret: &[u8; 32]) -> Option<Vec<Self>> {
+        if !(1..=MAX_SHARDS).contains(&count) {
+            return None;
+        }
+        let hasher = SipHasher13::new_with_key(&derive(secret, b"homes of flows"));
+        let [tcp, udp] = [(); 2].map(|()| PortOwners::new(PORTS));
+        let echo = PortOwners::new(1);
+        let shards = Arc::new(Shards { hasher, count, tcp, udp, echo });
+        Some((0..count).map(|index| Self { shards: Arc::clone(&shards), index }).collect())
+    }
+
+    /// The number of the shard, from 0 on.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The number of shards of the host.
+    pub fn count(&self) -> usize {
+        self.shards.count
+    }
+
+    /// The shards that are not this one.
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let index = self.index;
+        (0..self.count()).filter(move |&other| other != index)
+    }
+
+    /// The shard with the socket for every port, if it is the only one.
+    #[inline]
+    pub(crate) fn owner_of_every(&self, kind: PortKind) -> Option<usize> {
+        self.owner(kind, EVERY_PORT)
+    }
+
+    /// The shard that owns a local port alone, if one does.
+    #[inline]
+    pub(crate) fn owner(&self, kind: PortKind, port: u16) -> Option<usize> {
+        match self.shards.owners(kind).owner(port) {
+            PortOwner::Shard(index) => Some(index),
+            PortOwner::Nobody | PortOwner::Everybody => None,
+        }
+    }
+
+    /// The shard that a hash of both ends chooses.
+    #[inline]
+    pub(crate) fn by_hash(&self, tuple: &Tuple) -> usize {
+        self.spread(tuple.hash(&self.shards.hasher))
+    }
+
+    /// The shard that a hash of anything else chooses.
+    pub(crate) fn by_hash_of(&self, key: &impl Hash) -> usize {
+        let mut hasher = self.shards.hasher;
+        key.hash(&mut hasher);
+        self.spread(hasher.finish())
+    }
+
+    /// Each shard is chosen as often as any other.
+    fn spread(&self, hash: u64) -> usize {
+        ((u128::from(hash) * self.count() as u128) >> 64) as usize
+    }
+
+    /// A secret of this shard alone: random numbers of two shards have nothing in common.
+    pub(crate) fn own_secret(&self, secret: &[u8; 32]) -> [u8; 32] {
+        let mut own = [0; 32];
+        let index = self.index.to_le_bytes();
+        for (half, purpose) in
+            own.chunks_mut(16).zip([b"shard's first half ", b"shard's second half"])
+        {
+            half.copy_from_slice(&derive(secret, &[purpose.as_slice(), &index].concat()));
+        }
+        own
+    }
+}

@@ -1,0 +1,306 @@
+//! A host of several shards: whatever shard a frame comes to, the host answers as one stack would. In `sharded/` all
+//! other tests run so; here are those of the shards themselves.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use pagewire_mem::{Instant, PacketBuf, RxChecksum, TxChecksum};
+use pagewire_stack::{BindOptions, Error, ListenOptions, ListenerId, Shard, Stack, TcpId};
+
+use crate::common::{Verbs, addr, capabilities, config, pattern, ready};
+
+const SERVER: &str = "10.0.0.2:80";
+
+/// Two hosts of several shards each. Frames cross in no time.
+struct World {
+    hosts: [Vec<Stack>; 2],
+    now: Instant,
+    assign: Box<dyn FnMut(usize) -> usize>,
+    /// One of so many frames is lost.
+    loses: Option<usize>,
+    carried: usize,
+}
+
+impl World {
+    /// `assign`: the shard that a frame comes to, by the number of shards.
+    fn new(shards: [usize; 2], assign: impl FnMut(usize) -> usize + 'static) -> Self {
+        let now = Instant::from_millis(1000);
+        let host = |n: usize, host: u8| {
+            let config = config(capabilities(host), host);
+            let places = Shard::all(n, &config.secret).unwrap();
+            let stack = |shard| {
+                let mut config = config.clone();
+                (config.shard, config.memory) = (Some(shard), 16 << 20);
+                Stack::new(now, config).unwrap()
+            };
+            places.into_iter().map(stack).collect()
+        };
+        let hosts = [host(shards[0], 1), host(shards[1], 2)];
+        let mut w = Self { hosts, now, assign: Box::new(assign), loses: None, carried: 0 };
+        // The hosts learn each other's link addresses, so that no burst waits for them.
+        let nobody = w.hosts[0][0].connect(now, addr("10.0.0.2:1"), None).unwrap();
+        w.run(Duration::from_millis(10));
+        w.hosts[0][0].close(w.now, nobody);
+        w
+    }
+
+    /// Lets time pass.
+    fn run(&mut self, for_: Duration) {
+        let limit = self.now + for_;
+        loop {
+            while self.exchange() {}
+            let timers = self.hosts.iter().flatten().filter_map(Stack::poll_timeout);
+            let Some(next) = timers.min().filter(|at| *at <= limit) else { break };
+            self.now = self.now.max(next);
+            for stack in self.hosts.iter_mut().flatten() {
+                stack.handle_timeout(self.now);
+            }
+        }
+        self.now = limit;
+    }
+
+    /// Carries all frames and strays that are there; whether there were any.
+    fn exchange(&mut self) -> bool {
+        let mut any = false;
+        for from in 0..2 {
+            let mut frames = VecDeque::new();
+            for stack in &mut self.hosts[from] {
+                while stack.poll_transmit(self.now, &mut frames) {}
+            }
+            for frame in frames {
+                any = true;
+                self.carried += 1;
+                if self.loses.is_none_or(|every| !self.carried.is_multiple_of(every)) {
+                    self.deliver(1 - from, frame);
+                }
+            }
+            any |= self.pass_strays(from);
+            for stack in &mut self.hosts[from] {
+                while stack.poll_event().is_some() {}
+                stack.end_turn();
+            }
+        }
+        any
+    }
+
+    fn deliver(&mut self, to: usize, mut frame: PacketBuf) {
+        if frame.tx_checksum != TxChecksum::Done {
+            (frame.tx_checksum, frame.rx_checksum) = (TxChecksum::Done, RxChecksum::Valid);
+        }
+        let host = &mut self.hosts[to];
+        let shard = (self.assign)(host.len());
+        host[shard].handle_frame(self.now, frame);
+    }
+
+    fn pass_strays(&mut self, host: usize) -> bool {
+        let mut any = false;
+        for from in 0..self.hosts[host].len() {
+            while let Some((to, stray)) = self.hosts[host][from].poll_stray() {
+                assert_ne!(from, to, "a stray is for another shard");
+                self.hosts[host][to].handle_stray(self.now, stray);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// A listener on every shard of the second host.
+    fn listen_on_all(&mut self, at: &str) -> Vec<ListenerId> {
+        self.hosts[1].iter_mut().map(|stack| listen_with_all(stack, addr(at)).unwrap()).collect()
+    }
+
+    /// A connection between a shard of the first host and the one of the second that accepts it.
+    fn connect(&mut self, from: usize, listeners: &[ListenerId]) -> (TcpId, usize, TcpId) {
+        let client = self.hosts[0][from].connect(self.now, addr(SERVER), None).unwrap();
+        self.run(Duration::from_secs(5));
+        let accepted = listeners.iter().enumerate().find_map(|(shard, listener)| {
+            Some((shard, self.hosts[1][shard].accept(*listener).ok()?.0))
+        });
+        let (to, server) = accepted.expect("a shard accepts the connection");
+        (client, to, server)
+    }
+
+    /// Sends a stream from a socket of one stack to one of another, each (host, shard, socket).
+    fn transfer(&mut self, from: (usize, usize, TcpId), to: (usize, usize, TcpId), data: &[u8]) {
+        let (mut sent, mut got, mut buf) = (0, Vec::new(), vec![0; 65_536]);
+        for _ in 0..100_000 {
+            let now = self.now;
+            while sent < data.len()
+                && let Some(n) = ready(self.hosts[from.0][from.1].send(now, from.2, &data[sent..]))
+            {
+                sent += n;
+            }
+            while let Some(n) = ready(self.hosts[to.0][to.1].recv(now, to.2, &mut buf[..])) {
+                got.extend_from_slice(&buf[..n]);
+            }
+            if got.len() == data.len() {
+                break;
+            }
+            self.run(Duration::from_millis(5));
+        }
+        assert!(got == data, "the stream is not what was sent");
+    }
+}
+
+fn listen_with_all(stack: &mut Stack, at: SocketAddr) -> Result<ListenerId, Error> {
+    let options = BindOptions { every_shard: true, ..BindOptions::default() };
+    let (reservation, _) = stack.reservations().reserve(at, options)?;
+    let options = ListenOptions { reservation: Some(reservation), ..16_384.into() };
+    stack.listen(at, options)
+}
+
+/// Each shard in turns, by no pattern.
+fn at_random() -> impl FnMut(usize) -> usize {
+    let mut x = 0x9e37_79b9_u32;
+    move |shards| {
+        x ^= x << 13;
+        x ^= x >> 17;
+        x ^= x << 5;
+        x as usize % shards
+    }
+}
+
+#[test]
+fn connections_to_a_listener_of_all_shards_spread_evenly_and_are_all_served() {
+    const CONNECTIONS: usize = 10_000;
+    let mut w = World::new([1, 8], at_random());
+    let listeners = w.listen_on_all(SERVER);
+    let mut served = [0; 8];
+    for _ in 0..CONNECTIONS / 100 {
+        let now = w.now;
+        let mut clients: Vec<TcpId> =
+            (0..100).map(|_| w.hosts[0][0].connect(now, addr(SERVER), None).unwrap()).collect();
+        w.run(Duration::from_millis(100));
+        for client in &clients {
+            assert_eq!(w.hosts[0][0].send(w.now, *client, &b"?"[..]), Ok(1));
+        }
+        w.run(Duration::from_millis(10));
+        for (shard, listener) in listeners.iter().enumerate() {
+            while let Ok((server, _)) = w.hosts[1][shard].accept(*listener) {
+                assert_eq!(w.hosts[1][shard].recv(w.now, server, &mut [0; 8][..]), Ok(1));
+                assert_eq!(w.hosts[1][shard].send(w.now, server, &b"!"[..]), Ok(1));
+                served[shard] += 1;
+            }
+        }
+        w.run(Duration::from_millis(10));
+        clients.retain(|client| w.hosts[0][0].recv(w.now, *client, &mut [0; 8][..]) != Ok(1));
+        assert!(clients.is_empty(), "{} have no answer", clients.len());
+    }
+    assert_eq!(served.iter().sum::<usize>(), CONNECTIONS);
+    let even = CONNECTIONS / 8;
+    assert!(served.iter().all(|n| n.abs_diff(even) * 10 <= even), "{served:?}");
+}
+
+#[test]
+fn streams_pass_intact_whatever_shard_a_frame_comes_to() {
+    for number in 0..4 {
+        for loses in [None, Some(37)] {
+            let (mut random, mut next) = (at_random(), 0);
+            let assign = move |shards: usize| {
+                next += 1;
+                match number {
+                    0 => random(shards),
+                    1 => 0,
+                    2 => shards - 1,
+                    _ => next % shards,
+                }
+            };
+            let mut w = World::new([3, 3], assign);
+            w.loses = loses;
+            let listeners = w.listen_on_all(SERVER);
+            for from in 0..3 {
+                let (client, to, server) = w.connect(from, &listeners);
+                let data = pattern(300_000 + number);
+                w.transfer((0, from, client), (1, to, server), &data);
+                w.transfer((1, to, server), (0, from, client), &data);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_port_that_one_shard_has_bound_is_its_alone() {
+    let mut w = World::new([1, 3], at_random());
+    let listener = w.hosts[1][1].listen(addr(SERVER), 32).unwrap();
+    for shard in [0, 2] {
+        let stack = &mut w.hosts[1][shard];
+        assert_eq!(stack.listen(addr(SERVER), 16), Err(Error::AddressInUse));
+        assert_eq!(listen_with_all(stack, addr(SERVER)), Err(Error::AddressInUse));
+    }
+    for _ in 0..20 {
+        w.hosts[0][0].connect(w.now, addr(SERVER), None).unwrap();
+    }
+    w.run(Duration::from_millis(10));
+    let accepted: Vec<TcpId> = (0..20).map(|_| w.hosts[1][1].accept(listener).unwrap().0).collect();
+    // Connections keep the port after their listener.
+    w.hosts[1][1].close(w.now, listener);
+    assert_eq!(w.hosts[1][0].listen(addr(SERVER), 16), Err(Error::AddressInUse));
+    for connection in accepted {
+        w.hosts[1][1].abort(w.now, connection);
+    }
+    w.run(Duration::from_millis(10));
+    assert!(w.hosts[1][0].listen(addr(SERVER), 16).is_ok());
+}
+
+#[test]
+fn no_shard_binds_a_port_that_connections_of_another_have() {
+    let mut w = World::new([2, 1], at_random());
+    let listener = w.hosts[1][0].listen(addr(SERVER), 16).unwrap();
+    let client = w.hosts[0][0].connect(w.now, addr(SERVER), None).unwrap();
+    w.run(Duration::from_millis(10));
+    let port = w.hosts[0][0].local_addr(client).unwrap().port();
+    let at = SocketAddr::new("10.0.0.1".parse().unwrap(), port);
+    assert_eq!(w.hosts[0][1].listen(at, 16), Err(Error::AddressInUse));
+    let (server, _) = w.hosts[1][0].accept(listener).unwrap();
+    w.transfer((0, 0, client), (1, 0, server), &pattern(10_000));
+}
+
+#[test]
+fn a_datagram_socket_gets_its_answers_from_everywhere() {
+    let mut w = World::new([3, 1], at_random());
+    let servers = [53, 54, 55, 56].map(|port| {
+        let at = SocketAddr::new("10.0.0.2".parse().unwrap(), port);
+        (at, w.hosts[1][0].bind_udp(at, BindOptions::default()).unwrap())
+    });
+    for shard in 0..3 {
+        let any = addr("0.0.0.0:0");
+        let client = w.hosts[0][shard].bind_udp(any, BindOptions::default()).unwrap();
+        for (at, server) in servers {
+            w.hosts[0][shard].send_to(w.now, client, &b"?"[..], Some(at)).unwrap();
+            w.run(Duration::from_millis(10));
+            let mut buf = [0; 8];
+            let (_, from) = w.hosts[1][0].recv_from(server, &mut buf[..]).unwrap();
+            w.hosts[1][0].send_to(w.now, server, &b"!"[..], Some(from)).unwrap();
+            w.run(Duration::from_millis(10));
+            let answer = w.hosts[0][shard].recv_from(client, &mut buf[..]);
+            assert_eq!(answer.map(|(_, from)| from), Ok(at));
+        }
+    }
+}
+
+#[test]
+fn shards_of_one_host_speak_with_each_other() {
+    let mut w = World::new([1, 3], at_random());
+    let listener = w.hosts[1][2].listen(addr(SERVER), 16).unwrap();
+    for from in 0..3 {
+        let client = w.hosts[1][from].connect(w.now, addr(SERVER), None).unwrap();
+        w.run(Duration::from_millis(10));
+        let (server, _) = w.hosts[1][2].accept(listener).unwrap();
+        let data = pattern(100_000);
+        w.transfer((1, from, client), (1, 2, server), &data);
+        w.transfer((1, 2, server), (1, from, client), &data);
+    }
+}
+
+#[test]
+fn a_packet_at_home_is_no_stray_and_one_shard_has_none() {
+    let mut w = World::new([1, 2], |_| 0);
+    let before: Vec<u64> = w.hosts[1].iter().map(|stack| stack.counters().strays_passed).collect();
+    w.hosts[1][0].listen(addr(SERVER), 16).unwrap();
+    w.hosts[0][0].connect(w.now, addr(SERVER), None).unwrap();
+    w.run(Duration::from_millis(10));
+    let passed = |stack: &Stack| stack.counters().strays_passed;
+    assert_eq!(w.hosts[1].iter().map(passed).collect::<Vec<_>>(), before);
+    assert_eq!(passed(&w.hosts[0][0]), 0);
+}
