@@ -45,7 +45,7 @@ pub use event::{
     ErrorEntry, ErrorOrigin, Event, Notification, QueuedError, Readiness, TxMoment, TxTimestamp,
 };
 pub use forward::{ForwardConfig, ForwardCounters, Forwarder, Refusal};
-pub use net::{Flow, LinkConfig, LinkId, Unreachable};
+pub use net::{Flow, LinkConfig, LinkId, Stray, Unreachable};
 pub use pagewire_tcp::limits::MAX_PAYLOAD_PAGES;
 pub use pagewire_tcp::{
     CaState, Config as TcpConfig, CongestionKind, EcnCounts, EcnMode, EcnOption, FastOpenKeys,
@@ -53,7 +53,7 @@ pub use pagewire_tcp::{
     SlowStartExit, State as TcpState, defer_accept_time, defer_accept_timeouts, mss_of_pages,
     mtu_of_pages,
 };
-pub use shards::{Shard, Stray};
+pub use shards::Shard;
 pub use sockets::bind::{BindOptions, PortReservation};
 pub use sockets::ids::{ListenerId, SocketId, TcpId, UdpId};
 pub use sockets::listen::ListenOptions;

@@ -57,12 +57,11 @@ mod tests;
 
 pub use icmp::unreachable::{Flow, Unreachable};
 pub(crate) use input::expected::Expected;
-pub(crate) use input::extensions::ReceivedPart;
 pub(crate) use input::received::{IcmpKind, Inbound, InputResult, QuotedPacket, Received};
 pub(crate) use links::config::LinkIndex;
 pub use links::config::{LinkConfig, LinkId};
-pub(crate) use neighbors::NeighborNews;
 pub(crate) use routes::is_link_local;
+pub use strays::queue::Stray;
 pub(crate) use wire::protocol;
 
 /// The stack's memory for payload, and the limits that all TCP connections share.

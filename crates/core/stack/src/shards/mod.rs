@@ -3,7 +3,7 @@
 //!
 //! All shards have the same addresses and the same secret, and share nothing else but the owners of their ports
 //! ([`Shard`]). Each packet has a **home**, the shard that has its socket. A device may deliver a packet to any
-//! shard: one that finds no socket passes it on by value, its payload by reference, as a **stray** ([`Stray`]).
+//! shard: one that finds no socket passes it on by value, its payload by reference, as a **stray** ([`Stray`](crate::Stray)).
 //! Linux's nearest relative is receive packet steering.
 //!
 //! ```text
@@ -26,7 +26,6 @@
 //! that a packet never meets a shard that does not know its connection.
 
 mod ports;
-mod stray;
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -38,8 +37,6 @@ use crate::random::derive;
 use crate::sockets::tuple::Tuple;
 use ports::{EVERY_PORT, PORTS, PortOwner, PortOwners};
 pub(crate) use ports::{PortClaim, ShardPorts};
-pub use stray::Stray;
-pub(crate) use stray::{StrayKind, Strays};
 
 /// The shards of one host: their number, and the ports that each owns.
 struct Shards {
@@ -148,13 +145,8 @@ impl Shard {
 
     /// A secret of this shard alone: random numbers of two shards have nothing in common.
     pub(crate) fn own_secret(&self, secret: &[u8; 32]) -> [u8; 32] {
-        let mut own = [0; 32];
-        let index = self.index.to_le_bytes();
-        for (half, purpose) in
-            own.chunks_mut(16).zip([b"shard's first half ", b"shard's second half"])
-        {
-            half.copy_from_slice(&derive(secret, &[purpose.as_slice(), &index].concat()));
-        }
-        own
+        let index = self.index as u8;
+        let halves = [0, 1].map(|half| derive(secret, &[b's', index, half]));
+        std::array::from_fn(|at| halves.as_flattened().get(at).copied().unwrap_or(0))
     }
 }

@@ -5,8 +5,6 @@ use core::net::{IpAddr, SocketAddr, SocketAddrV6};
 use pagewire_tcp::Ports;
 use siphasher::sip::SipHasher13;
 
-use crate::net::QuotedPacket;
-
 /// A connection's two ends, ours first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tuple {
@@ -28,16 +26,6 @@ impl Tuple {
 
     pub(crate) fn remote_addr(&self) -> SocketAddr {
         SocketAddr::new(self.remote, self.remote_port)
-    }
-
-    /// The ends of a packet of ours that an ICMP error or a device's refusal quotes.
-    pub(crate) fn quoted(about: &QuotedPacket) -> Self {
-        Self {
-            local: about.src,
-            remote: about.dst,
-            local_port: about.src_port,
-            remote_port: about.dst_port,
-        }
     }
 
     pub(super) fn ports(&self) -> Ports {

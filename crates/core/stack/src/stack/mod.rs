@@ -17,10 +17,9 @@ use pagewire_tcp::{ChallengeLimit, MemoryAccount, Shared};
 use crate::config::{PoolMemory, StackConfig};
 use crate::limits::LOOPBACKS_PER_POLL;
 use crate::net::{
-    Inbound, InputResult, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, protocol,
+    Inbound, InputResult, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, Stray, protocol,
 };
 use crate::random::derive;
-use crate::shards::Stray;
 use crate::sockets::listen::Listeners;
 use crate::sockets::tcp::TcpSockets;
 use crate::sockets::udp::UdpSockets;

@@ -16,10 +16,10 @@ use crate::net::input::received::{IcmpKind, Inbound, InputResult, Received};
 use crate::net::multicast::messages::mld;
 use crate::net::routes::Delivery;
 use crate::net::routes::path_mtu::smallest_path_mtu;
+use crate::net::strays::queue::StrayKind;
 use crate::net::wire::icmp::{self, v4, v6};
 use crate::net::wire::{ethernet, ipv4, ipv6, protocol};
 use crate::net::{Net, Outgoing, TooLong};
-use crate::shards::StrayKind;
 
 impl Net {
     /// Handles an ICMP message, its head at the ICMP header, checksum verified.

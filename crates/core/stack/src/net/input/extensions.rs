@@ -17,7 +17,6 @@ use crate::net::input::received::{InputResult, Received};
 use crate::net::routes::Delivery;
 use crate::net::wire::ipv6::OptionsVerdict;
 use crate::net::wire::{ipv4, ipv6, protocol};
-use crate::shards::StrayKind;
 
 /// A received fragment of a datagram. The packet behind it has the payload only.
 pub(crate) struct ReceivedPart {
@@ -218,10 +217,7 @@ impl Net {
         let v4 = received.dst.is_ipv4();
         let protocol = if v4 { received.protocol } else { 0 };
         let key = DatagramKey { src: received.src, dst: received.dst, id, protocol };
-        if let Some(home) = self.foreign_home_of_fragment(&key) {
-            self.pass_to(home, StrayKind::Fragment(Box::new(fragment)), packet);
-            return Ok(None);
-        }
+        let Some(fragment) = self.keep_fragment(&key, fragment, packet) else { return Ok(None) };
         spill_head(&mut self.mem, packet, 0, CopyReason::LinearHead)?;
         let headers = fragment.headers;
         let (offset, payload) = (usize::from(offset), packet.take_frags());

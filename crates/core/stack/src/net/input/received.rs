@@ -9,6 +9,7 @@ use crate::counters::DropReason;
 use crate::net::links::config::LinkIndex;
 use crate::net::routes::Delivery;
 use crate::net::wire::{ipv4, ipv6};
+use crate::sockets::tuple::Tuple;
 
 /// The result of one packet, or the reason why it was dropped. `None`: the network layer answered it or keeps
 /// it, and the sockets have nothing to do.
@@ -149,6 +150,18 @@ pub(crate) struct QuotedPacket {
     pub(crate) dst_port: u16,
     /// TCP's sequence number, 0 for others.
     pub(crate) seq: u32,
+}
+
+impl QuotedPacket {
+    /// The packet's ends, ours first.
+    pub(crate) fn tuple(&self) -> Tuple {
+        Tuple {
+            local: self.src,
+            remote: self.dst,
+            local_port: self.src_port,
+            remote_port: self.dst_port,
+        }
+    }
 }
 
 /// The reason why a packet of ours was not delivered, as ICMP reports it.

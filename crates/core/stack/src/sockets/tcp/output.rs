@@ -113,7 +113,7 @@ impl TcpSockets {
         about: &QuotedPacket,
         kind: IcmpKind,
     ) {
-        let tuple = Tuple::quoted(about);
+        let tuple = about.tuple();
         let Some(index) = self.demux.find(&cx.table, &tuple) else { return };
         let Some(socket) = cx.table.tcp_mut(index) else { return };
         if matches!(kind, IcmpKind::PacketTooBig { .. }) && !socket.heeds_path() {
@@ -150,7 +150,7 @@ impl TcpSockets {
         while let Some(frame) = frames.pop_back() {
             cx.net.counters.tx_refused += 1;
             let Some((about, space)) = cx.net.refused_segment(link, &frame) else { continue };
-            let tuple = Tuple::quoted(&about);
+            let tuple = about.tuple();
             let Some(index) = self.demux.find(&cx.table, &tuple) else { continue };
             let Some(socket) = cx.table.tcp_mut(index) else { continue };
             socket.conn.handle_refused(now, Seq(about.seq), space);

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use pagewire_mem::PacketBuf;
 
 use crate::limits::{STRAY_BACKLOG, STRAY_BACKLOG_BYTES};
-use crate::net::{Inbound, NeighborNews, ReceivedPart};
+use crate::net::input::extensions::ReceivedPart;
+use crate::net::input::received::Inbound;
+use crate::net::neighbors::NeighborNews;
 
 /// A packet that another shard of the host has to handle: from [`Stack::poll_stray`](crate::Stack::poll_stray) of one
 /// to [`Stack::handle_stray`](crate::Stack::handle_stray) of the other.

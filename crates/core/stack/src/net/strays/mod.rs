@@ -1,6 +1,8 @@
 //! Packets for other shards of the host, on the network layer's side: the decision where a packet belongs, and
 //! the reports to other shards. Read `shards/mod.rs` first.
 
+pub(crate) mod queue;
+
 use std::net::IpAddr;
 
 use pagewire_mem::{Instant, PacketBuf};
@@ -8,11 +10,13 @@ use pagewire_mem::{Instant, PacketBuf};
 use crate::counters::DropReason;
 use crate::net::Net;
 use crate::net::head::take;
+use crate::net::input::extensions::ReceivedPart;
 use crate::net::input::reassembly::DatagramKey;
 use crate::net::input::received::{Inbound, QuotedPacket, Received};
 use crate::net::neighbors::NeighborNews;
+use crate::net::strays::queue::{Stray, StrayKind, Strays};
 use crate::net::wire::protocol;
-use crate::shards::{PortClaim, PortKind, Shard, ShardPorts, Stray, StrayKind, Strays};
+use crate::shards::{PortClaim, PortKind, Shard, ShardPorts};
 use crate::sockets::tuple::Tuple;
 
 /// The state of a stack that is one of several shards.
@@ -72,11 +76,11 @@ impl Net {
             protocol::UDP => PortKind::Udp,
             _ => return None,
         };
-        self.foreign_home(kind, &Tuple::quoted(about))
+        self.foreign_home(kind, &about.tuple())
     }
 
     /// The other shard that puts a datagram together from its fragments.
-    pub(super) fn foreign_home_of_fragment(&self, key: &DatagramKey) -> Option<usize> {
+    fn foreign_home_of_fragment(&self, key: &DatagramKey) -> Option<usize> {
         let shard = &self.shard.as_ref()?.shard;
         Some(shard.by_hash_of(key)).filter(|home| *home != shard.index())
     }
@@ -117,6 +121,18 @@ impl Net {
         };
         self.pass_to(home, StrayKind::Inbound(inbound), packet);
         true
+    }
+
+    /// Passes a fragment on if another shard puts its datagram together; else returns it.
+    pub(super) fn keep_fragment(
+        &mut self,
+        key: &DatagramKey,
+        fragment: ReceivedPart,
+        packet: &mut PacketBuf,
+    ) -> Option<ReceivedPart> {
+        let Some(home) = self.foreign_home_of_fragment(key) else { return Some(fragment) };
+        self.pass_to(home, StrayKind::Fragment(Box::new(fragment)), packet);
+        None
     }
 
     /// Passes a packet to another shard, and leaves an empty one in its place.
