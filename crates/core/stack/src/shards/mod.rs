@@ -38,6 +38,9 @@ use crate::sockets::tuple::Tuple;
 use ports::{EVERY_PORT, PORTS, PortOwner, PortOwners};
 pub(crate) use ports::{PortClaim, ShardPorts};
 
+/// The claim of a bind, to end a use with: which one does not matter then.
+pub(crate) const BOUND: PortClaim = PortClaim::Alone { every_address: true };
+
 /// The shards of one host: their number, and the ports that each owns.
 struct Shards {
     hasher: SipHasher13,
@@ -110,24 +113,27 @@ impl Shard {
         (0..self.count()).filter(move |&other| other != index)
     }
 
-    /// The shard with the socket for every port, if it is the only one.
+    /// The shard that packets between these ends belong to. `is_foreign`: the local address is another host's.
     #[inline]
-    pub(crate) fn owner_of_every(&self, kind: PortKind) -> Option<usize> {
-        self.owner(kind, EVERY_PORT)
-    }
-
-    /// The shard that owns a local port alone, if one does.
-    #[inline]
-    pub(crate) fn owner(&self, kind: PortKind, port: u16) -> Option<usize> {
-        match self.shards.owners(kind).owner(port) {
-            PortOwner::Shard(index) => Some(index),
-            PortOwner::Nobody | PortOwner::Everybody => None,
+    pub(crate) fn home(
+        &self,
+        kind: PortKind,
+        tuple: &Tuple,
+        is_foreign: impl Fn() -> bool,
+    ) -> usize {
+        let owners = self.shards.owners(kind);
+        match (owners.owner(tuple.local_port), owners.owner(EVERY_PORT)) {
+            (PortOwner::Shard { index, every_address }, _) if every_address || !is_foreign() => {
+                index
+            }
+            (PortOwner::Nobody | PortOwner::Shard { .. }, PortOwner::Shard { index, .. }) => index,
+            _ => self.by_hash(tuple),
         }
     }
 
     /// The shard that a hash of both ends chooses.
     #[inline]
-    pub(crate) fn by_hash(&self, tuple: &Tuple) -> usize {
+    fn by_hash(&self, tuple: &Tuple) -> usize {
         self.spread(tuple.hash(&self.shards.hasher))
     }
 

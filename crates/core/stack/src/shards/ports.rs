@@ -24,6 +24,8 @@ pub(super) const EVERY_PORT: u16 = 0;
 /// The low half of an entry: the shards that use the port, a bit for each. Above it: the owner.
 const USERS: u64 = u32::MAX as u64;
 const OWNER_SHIFT: u32 = 32;
+/// Above all: whether the owner has bound the port at every address.
+const EVERY_ADDRESS: u64 = 1 << 63;
 const NOBODY: u64 = 0;
 const EVERYBODY: u64 = 1;
 /// The number of shard 0 in an entry.
@@ -36,8 +38,8 @@ pub(super) enum PortOwner {
     Nobody,
     /// All shards bind the port: a hash chooses the shard.
     Everybody,
-    /// One shard has bound the port.
-    Shard(usize),
+    /// One shard has bound the port: at some addresses of the host, or at every address.
+    Shard { index: usize, every_address: bool },
 }
 
 /// How a socket uses a port.
@@ -45,10 +47,20 @@ pub(super) enum PortOwner {
 pub(crate) enum PortClaim {
     /// As the local port of a connection, which no other packets reach.
     Connection,
-    /// Bound by this shard alone.
-    Alone,
+    /// As the local port of a connection in the name of another host. The owner of the port at this host's addresses
+    /// does not exclude the use.
+    Foreign,
+    /// Bound by this shard alone. A bind at every address is one at those of other hosts, too, to which a transparent
+    /// link leads.
+    Alone { every_address: bool },
     /// Bound by this shard as by all others.
     WithAll,
+}
+
+impl PortClaim {
+    fn is_connection(self) -> bool {
+        matches!(self, Self::Connection | Self::Foreign)
+    }
 }
 
 /// Owners and users of all ports.
@@ -70,17 +82,22 @@ impl PortOwners {
     fn claim(&self, port: u16, shard: usize, claim: PortClaim) -> bool {
         self.update(port, |entry| {
             let others = entry & USERS & !bit(shard);
+            let kept = entry & !USERS;
             let owner = match (claim, owner_in(entry)) {
-                (PortClaim::Connection, _) if port == EVERY_PORT => entry >> OWNER_SHIFT,
-                (_, PortOwner::Shard(owner)) if owner != shard => return None,
-                (PortClaim::Connection, _) => entry >> OWNER_SHIFT,
-                (PortClaim::Alone, PortOwner::Everybody) => return None,
-                (PortClaim::Alone, _) if others != 0 => return None,
-                (PortClaim::Alone, _) => FIRST_SHARD + shard as u64,
-                (PortClaim::WithAll, PortOwner::Shard(_)) => return None,
-                (PortClaim::WithAll, _) => EVERYBODY,
+                (PortClaim::Foreign, _) => kept,
+                (PortClaim::Connection, _) if port == EVERY_PORT => kept,
+                (_, PortOwner::Shard { index, .. }) if index != shard => return None,
+                (PortClaim::Connection, _) => kept,
+                (PortClaim::Alone { .. }, PortOwner::Everybody) => return None,
+                (PortClaim::Alone { .. }, _) if others != 0 => return None,
+                (PortClaim::Alone { every_address }, _) => {
+                    let every = if every_address { EVERY_ADDRESS } else { 0 };
+                    kept & EVERY_ADDRESS | every | (FIRST_SHARD + shard as u64) << OWNER_SHIFT
+                }
+                (PortClaim::WithAll, PortOwner::Shard { .. }) => return None,
+                (PortClaim::WithAll, _) => EVERYBODY << OWNER_SHIFT,
             };
-            Some(owner << OWNER_SHIFT | others | bit(shard))
+            Some(owner | others | bit(shard))
         })
     }
 
@@ -99,10 +116,13 @@ impl PortOwners {
 }
 
 fn owner_in(entry: u64) -> PortOwner {
-    match entry >> OWNER_SHIFT {
+    match (entry & !EVERY_ADDRESS) >> OWNER_SHIFT {
         NOBODY => PortOwner::Nobody,
         EVERYBODY => PortOwner::Everybody,
-        shard => PortOwner::Shard((shard - FIRST_SHARD) as usize),
+        shard => PortOwner::Shard {
+            index: (shard - FIRST_SHARD) as usize,
+            every_address: entry & EVERY_ADDRESS != 0,
+        },
     }
 }
 
@@ -128,7 +148,7 @@ impl ShardPorts {
     /// Begins a use of the port; `false`: another shard's use excludes it.
     pub(crate) fn claim(&mut self, port: u16, claim: PortClaim) -> bool {
         // A connection is one of those to every port, too: their homes are not to change either.
-        let any = claim == PortClaim::Connection && port != EVERY_PORT;
+        let any = claim.is_connection() && port != EVERY_PORT;
         if any && !self.claim_one(EVERY_PORT, claim) {
             return false;
         }
@@ -142,7 +162,7 @@ impl ShardPorts {
     fn claim_one(&mut self, port: u16, claim: PortClaim) -> bool {
         let Some(uses) = self.uses.get_mut(usize::from(port)) else { return false };
         // A connection to a port that this shard uses changes nothing.
-        let is_known = *uses > 0 && claim == PortClaim::Connection;
+        let is_known = *uses > 0 && claim.is_connection();
         if !is_known && !self.shards.owners(self.kind).claim(port, self.index, claim) {
             return false;
         }
@@ -152,7 +172,7 @@ impl ShardPorts {
 
     /// Ends a use of the port that began with this claim.
     pub(crate) fn release(&mut self, port: u16, claim: PortClaim) {
-        if claim == PortClaim::Connection && port != EVERY_PORT {
+        if claim.is_connection() && port != EVERY_PORT {
             self.release_one(EVERY_PORT);
         }
         self.release_one(port);
@@ -181,52 +201,67 @@ impl Drop for ShardPorts {
 
 #[cfg(test)]
 mod tests {
-    use super::PortClaim::{Alone, Connection, WithAll};
+    use super::PortClaim::{Connection, Foreign, WithAll};
     use super::*;
+
+    const ALONE: PortClaim = PortClaim::Alone { every_address: false };
 
     #[test]
     fn an_owner_excludes_others_until_its_last_use_has_ended() {
         let [mut a, mut b] = shards();
-        assert!(a.claim(80, Alone) && a.claim(80, Connection));
-        for claim in [Alone, WithAll, Connection] {
+        assert!(a.claim(80, ALONE) && a.claim(80, Connection));
+        for claim in [ALONE, WithAll, Connection] {
             assert!(!b.claim(80, claim), "{claim:?}");
         }
-        a.release(80, Alone);
-        assert!(!b.claim(80, Alone), "a connection is left");
+        a.release(80, ALONE);
+        assert!(!b.claim(80, ALONE), "a connection is left");
         a.release(80, Connection);
-        assert!(b.claim(80, Alone) && !a.claim(80, Alone));
+        assert!(b.claim(80, ALONE) && !a.claim(80, ALONE));
     }
 
     #[test]
     fn no_shard_becomes_owner_while_another_has_connections() {
         let [mut a, mut b] = shards();
         assert!(a.claim(50_000, Connection) && b.claim(50_000, Connection));
-        assert!(!a.claim(50_000, Alone));
+        assert!(!a.claim(50_000, ALONE));
         // The homes of the connections stay.
         assert!(a.claim(50_000, WithAll));
         a.release(50_000, Connection);
         a.release(50_000, WithAll);
-        assert!(!a.claim(50_000, Alone));
+        assert!(!a.claim(50_000, ALONE));
         b.release(50_000, Connection);
-        assert!(a.claim(50_000, Alone));
+        assert!(a.claim(50_000, ALONE));
     }
 
     #[test]
     fn a_socket_for_every_port_does_not_come_between_connections_of_others() {
         let [mut a, mut b] = shards();
         assert!(b.claim(50_000, Connection));
-        assert!(!a.claim(EVERY_PORT, Alone));
+        assert!(!a.claim(EVERY_PORT, ALONE));
         b.release(50_000, Connection);
-        assert!(a.claim(EVERY_PORT, Alone) && !b.claim(EVERY_PORT, Alone));
-        assert!(b.claim(80, Alone) && b.claim(80, Connection), "at ports that b owns");
+        assert!(a.claim(EVERY_PORT, ALONE) && !b.claim(EVERY_PORT, ALONE));
+        assert!(b.claim(80, ALONE) && b.claim(80, Connection), "at ports that b owns");
+    }
+
+    #[test]
+    fn a_connection_in_the_name_of_another_host_is_a_use_of_its_port_and_of_every_port() {
+        let [mut a, mut b] = shards();
+        assert!(a.claim(80, ALONE) && b.claim(80, Foreign));
+        assert!(!a.claim(EVERY_PORT, ALONE), "its packets would go to a");
+        a.release(80, ALONE);
+        assert!(!a.claim(80, PortClaim::Alone { every_address: true }));
+        b.release(80, Foreign);
+        assert!(
+            a.claim(80, PortClaim::Alone { every_address: true }) && a.claim(EVERY_PORT, ALONE)
+        );
     }
 
     #[test]
     fn a_stack_that_goes_leaves_no_port_behind() {
         let [mut a, mut b] = shards();
-        assert!(a.claim(80, Alone) && a.claim(81, Connection));
+        assert!(a.claim(80, ALONE) && a.claim(81, Connection));
         drop(a);
-        assert!(b.claim(80, Alone) && b.claim(81, Alone));
+        assert!(b.claim(80, ALONE) && b.claim(81, ALONE));
     }
 
     fn shards() -> [ShardPorts; 2] {

@@ -185,7 +185,7 @@ impl Context {
         }
         let Self { ports, net, .. } = self;
         let mut claim = |port, sharing| {
-            !is_taken(port, sharing) && net.claim_port(kind, port, options.port_claim())
+            !is_taken(port, sharing) && net.claim_port(kind, port, options.port_claim(ip))
         };
         let port = match local.port() {
             0 => ports

@@ -57,15 +57,11 @@ impl Net {
         self.shard.is_some()
     }
 
-    /// The other shard that packets between these ends belong to; `None`: they belong here. Sockets have ports of
-    /// this host's addresses only: for every other address that a transparent link leads to, a hash decides.
+    /// The other shard that packets between these ends belong to; `None`: they belong here.
     #[inline]
     pub(crate) fn foreign_home(&self, kind: PortKind, tuple: &Tuple) -> Option<usize> {
         let shard = &self.shard.as_ref()?.shard;
-        let owner = shard.owner(kind, tuple.local_port);
-        let owner = owner.filter(|_| !self.routes.is_foreign_host(tuple.local));
-        let owner = owner.or_else(|| shard.owner_of_every(kind));
-        let home = owner.unwrap_or_else(|| shard.by_hash(tuple));
+        let home = shard.home(kind, tuple, || self.routes.is_foreign_host(tuple.local));
         Some(home).filter(|home| *home != shard.index())
     }
 
@@ -85,9 +81,12 @@ impl Net {
         Some(shard.by_hash_of(key)).filter(|home| *home != shard.index())
     }
 
-    /// Whether connections from this address use ports of this host.
-    pub(crate) fn has_ports(&self, local: IpAddr) -> bool {
-        self.shard.is_some() && !self.routes.is_foreign_host(local)
+    /// How a connection from this address uses its port.
+    pub(crate) fn connection_claim(&self, local: IpAddr) -> PortClaim {
+        match self.is_sharded() && self.routes.is_foreign_host(local) {
+            true => PortClaim::Foreign,
+            false => PortClaim::Connection,
+        }
     }
 
     /// Begins a use of a local port; `false`: another shard's use excludes it.

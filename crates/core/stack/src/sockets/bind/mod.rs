@@ -50,8 +50,12 @@ pub struct BindOptions {
 }
 
 impl BindOptions {
-    pub(crate) fn port_claim(self) -> PortClaim {
-        if self.every_shard { PortClaim::WithAll } else { PortClaim::Alone }
+    /// How a socket that is bound to this address uses its port.
+    pub(crate) fn port_claim(self, addr: IpAddr) -> PortClaim {
+        match self.every_shard {
+            true => PortClaim::WithAll,
+            false => PortClaim::Alone { every_address: addr.is_unspecified() || self.free },
+        }
     }
 
     pub(crate) fn bind_address(self, addr: IpAddr) -> BindAddress {

@@ -37,7 +37,7 @@ use crate::event::Readiness;
 use crate::limits::{MAX_BACKLOG, MAX_SOCKETS};
 use crate::net::{LinkId, Received};
 use crate::random::derive;
-use crate::shards::{PortClaim, PortKind};
+use crate::shards::{BOUND, PortClaim, PortKind};
 use requests::table::Requests;
 use socket::ListenerSocket;
 
@@ -127,7 +127,7 @@ impl Listeners {
         }
         let at = options.bind_address(ip);
         let sharing = options.sharing();
-        let (claim, Context { ports, net, .. }) = (options.port_claim(), cx);
+        let (claim, Context { ports, net, .. }) = (options.port_claim(ip), cx);
         let port = match local.port() {
             0 => {
                 let is_free = |port| {
@@ -179,7 +179,9 @@ impl Listeners {
         {
             return Err(Error::AddressInUse);
         }
-        let claim = own.map_or(PortClaim::Alone, |own| own.claim);
+        // The reservation of a connection is for its ends only.
+        let claim = own.map(|own| own.claim).filter(|claim| *claim == PortClaim::WithAll);
+        let claim = claim.unwrap_or_else(|| BindOptions::default().port_claim(local.ip()));
         if !cx.net.claim_port(PortKind::Tcp, local.port(), claim) {
             return Err(Error::AddressInUse);
         }
@@ -198,7 +200,7 @@ impl Listeners {
     ) -> Result<ListenerId, Error> {
         let inserted = self.insert(tcp, cx, local, at, sharing, backlog);
         if inserted.is_err() {
-            cx.net.release_port(PortKind::Tcp, local.port(), PortClaim::Alone);
+            cx.net.release_port(PortKind::Tcp, local.port(), BOUND);
         }
         inserted
     }
@@ -219,11 +221,11 @@ impl Listeners {
             ..ListenerSocket::new(SocketAddr::new(ANY, 0), &tcp.config)
         };
         let socket = Socket::Listener(Box::new(listener));
-        if !cx.net.claim_port(PortKind::Tcp, 0, PortClaim::Alone) {
+        if !cx.net.claim_port(PortKind::Tcp, 0, BOUND) {
             return Err(Error::AddressInUse);
         }
         let Some(id) = cx.table.insert(socket, MAX_SOCKETS) else {
-            cx.net.release_port(PortKind::Tcp, 0, PortClaim::Alone);
+            cx.net.release_port(PortKind::Tcp, 0, BOUND);
             return Err(Error::TooManySockets);
         };
         self.binds.wildcards.insert(link, id.index());
@@ -337,7 +339,7 @@ impl Listeners {
         let mut orphans = core::mem::take(&mut listener.half_open);
         orphans.extend(listener.queue.drain(..));
         self.binds.remove(port, index);
-        cx.net.release_port(PortKind::Tcp, port, PortClaim::Alone);
+        cx.net.release_port(PortKind::Tcp, port, BOUND);
         self.binds.wildcards.remove(index);
         cx.wheel.cancel(index);
         cx.table.remove(index);

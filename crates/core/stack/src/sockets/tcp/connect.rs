@@ -95,12 +95,14 @@ impl TcpSockets {
             port => Some(port).filter(|p| is_free(*p)),
         };
         let tuple = tuple(port.ok_or(Error::AddressNotAvailable)?);
-        let claim = match cx.net.foreign_home(PortKind::Tcp, &tuple) {
-            Some(_) => PortClaim::Alone,
-            None => PortClaim::Connection,
-        };
-        let claims = cx.net.has_ports(tuple.local);
-        if claims && !cx.net.claim_port(PortKind::Tcp, tuple.local_port, claim) {
+        let claim =
+            match (cx.net.foreign_home(PortKind::Tcp, &tuple), cx.net.connection_claim(local)) {
+                (None, claim) => claim,
+                // The port becomes this shard's.
+                (Some(_), PortClaim::Connection) => PortClaim::Alone { every_address: false },
+                (Some(_), _) => return Err(Error::AddressNotAvailable),
+            };
+        if !cx.net.claim_port(PortKind::Tcp, tuple.local_port, claim) {
             return Err(Error::AddressNotAvailable);
         }
         if let Some((index, _)) = reused {
@@ -120,9 +122,7 @@ impl TcpSockets {
             socket.extra.get_or_insert_default().link = bound;
         }
         let id = self.insert_connection(cx, socket);
-        if claims {
-            cx.net.release_port(PortKind::Tcp, tuple.local_port, claim);
-        }
+        cx.net.release_port(PortKind::Tcp, tuple.local_port, claim);
         let id = id.ok_or(Error::TooManySockets)?;
         cx.net.counters.tcp_active_opens += 1;
         Ok(TcpId(id))

@@ -13,6 +13,7 @@ use hashbrown::hash_table::Entry;
 use siphasher::sip::SipHasher13;
 
 use super::socket::SocketFlags;
+use crate::shards::PortClaim;
 use crate::sockets::bind::table::{ANY, ANY_V4, BindAddress};
 use crate::sockets::table::Table;
 use crate::sockets::tuple::Tuple;
@@ -58,9 +59,9 @@ impl Demux {
         self.table.find(tuple.hash(&self.hasher), is_it).copied()
     }
 
-    /// Adds the connection at `index`, whose tuple is not in yet. `claims`: its local port was claimed for all
-    /// connections from the local address and port, of which this is the first.
-    pub(crate) fn insert(&mut self, sockets: &mut Table, index: u32, claims: bool) {
+    /// Adds the connection at `index`, whose tuple is not in yet. `claim`: that of its local port, for
+    /// all connections from the local address and port, of which this is the first.
+    pub(crate) fn insert(&mut self, sockets: &mut Table, index: u32, claim: Option<PortClaim>) {
         let Some(socket) = sockets.tcp_mut(index) else { return };
         debug_assert!(!socket.flags.contains(SocketFlags::DEMUX));
         socket.flags.insert(SocketFlags::DEMUX);
@@ -69,13 +70,13 @@ impl Demux {
         let rehash = |&i: &u32| sockets.tuple(i).map_or(0, |t| t.hash(&hasher));
         self.table.insert_unique(hash_now, index, rehash);
         if let Some(&Tuple { local, local_port, .. }) = sockets.tuple(index) {
-            self.add_local(local, local_port, claims);
-            self.add_local(any_of(local), local_port, false);
+            self.add_local(local, local_port, claim);
+            self.add_local(any_of(local), local_port, None);
         }
     }
 
-    /// Removes the connection at `index`. Returns its local port if it was claimed, and this was the last use.
-    pub(crate) fn remove(&mut self, sockets: &mut Table, index: u32) -> Option<u16> {
+    /// Removes the connection at `index`. Returns its local port and the claim, if this was the last use.
+    pub(crate) fn remove(&mut self, sockets: &mut Table, index: u32) -> Option<(u16, PortClaim)> {
         let &tuple = sockets.tuple(index)?;
         if let Some(socket) = sockets.tcp_mut(index) {
             socket.flags.remove(SocketFlags::DEMUX);
@@ -84,8 +85,8 @@ impl Demux {
         debug_assert!(found.is_ok(), "a connection in the demux is in its table");
         found.ok()?.remove();
         self.remove_local(any_of(tuple.local), tuple.local_port);
-        let claimed = self.remove_local(tuple.local, tuple.local_port);
-        claimed.then_some(tuple.local_port)
+        let claim = self.remove_local(tuple.local, tuple.local_port)?;
+        Some((tuple.local_port, claim))
     }
 
     /// Whether a connection has the port at an address that `at` covers.
@@ -97,26 +98,26 @@ impl Demux {
     }
 
     /// Counts a connection with the local address and port.
-    fn add_local(&mut self, addr: IpAddr, port: u16, claims: bool) {
+    fn add_local(&mut self, addr: IpAddr, port: u16, claim: Option<PortClaim>) {
         let (hasher, hash) = (self.hasher, self.hash_local(addr, port));
         let rehash = |l: &LocalPort| hash_local(&hasher, l.addr, l.port);
         match self.locals.entry(hash, |l| l.is(addr, port), rehash) {
             Entry::Occupied(mut entry) => entry.get_mut().count += 1,
             Entry::Vacant(entry) => {
-                entry.insert(LocalPort { addr, port, count: 1, claims });
+                entry.insert(LocalPort { addr, port, count: 1, claim });
             }
         }
     }
 
-    /// Ends the count of a connection. Returns whether it was the last, and the port was claimed.
-    fn remove_local(&mut self, addr: IpAddr, port: u16) -> bool {
+    /// Ends the count of a connection. Returns the claim of the port if the connection was the last.
+    fn remove_local(&mut self, addr: IpAddr, port: u16) -> Option<PortClaim> {
         let hash = self.hash_local(addr, port);
         let Ok(mut entry) = self.locals.find_entry(hash, |l| l.is(addr, port)) else {
             debug_assert!(false, "a connection that ends was counted");
-            return false;
+            return None;
         };
         entry.get_mut().count -= 1;
-        entry.get().count == 0 && entry.remove().0.claims
+        if entry.get().count > 0 { None } else { entry.remove().0.claim }
     }
 
     fn hash_local(&self, addr: IpAddr, port: u16) -> u64 {
@@ -128,8 +129,8 @@ impl Demux {
 struct LocalPort {
     addr: IpAddr,
     port: u16,
-    /// Whether other shards know that the port is in use.
-    claims: bool,
+    /// The use of the port that other shards know of.
+    claim: Option<PortClaim>,
     count: u32,
 }
 
@@ -179,7 +180,7 @@ mod tests {
         let ends = [("10.0.0.1", 80), ("10.0.0.1", 80), ("10.0.0.2", 80), ("fd00::1", 443)];
         for (addr, port) in ends {
             for addr in [ip(addr), any_of(ip(addr))] {
-                demux.add_local(addr, port, false);
+                demux.add_local(addr, port, None);
             }
         }
         let uses = |demux: &Demux, addr, v6_only, port| {

@@ -45,7 +45,7 @@ use crate::limits::{MAX_SOCKETS, MAX_SUPER_PACKET, RESETS_BURST, RESETS_PER_SECO
 use crate::net::{LinkId, Net};
 use crate::random::{Random, derive};
 use crate::rate_limit::RateLimit;
-use crate::shards::{PortClaim, PortKind};
+use crate::shards::PortKind;
 use crate::{TcpConfig, TcpInfo};
 pub use connect::ConnectOptions;
 use demux::Demux;
@@ -141,18 +141,19 @@ impl TcpSockets {
             socket.extra = listener.inherited();
         }
         let Tuple { local, local_port: port, .. } = socket.tuple;
-        // The first connection from the address and port, until the last has ended.
-        let claims = cx.net.has_ports(local) && !self.demux.uses(BindAddress::of(local), port);
-        if claims && !cx.net.claim_port(PortKind::Tcp, port, PortClaim::Connection) {
+        // The first connection from the address and port claims it, until the last has ended.
+        let is_first = cx.net.is_sharded() && !self.demux.uses(BindAddress::of(local), port);
+        let claim = is_first.then(|| cx.net.connection_claim(local));
+        if claim.is_some_and(|claim| !cx.net.claim_port(PortKind::Tcp, port, claim)) {
             return None;
         }
         let Some(id) = cx.table.insert(Socket::Tcp(Box::new(socket)), MAX_SOCKETS) else {
-            if claims {
-                cx.net.release_port(PortKind::Tcp, port, PortClaim::Connection);
+            if let Some(claim) = claim {
+                cx.net.release_port(PortKind::Tcp, port, claim);
             }
             return None;
         };
-        self.demux.insert(&mut cx.table, id.index(), claims);
+        self.demux.insert(&mut cx.table, id.index(), claim);
         cx.touch(id.index());
         Some(id)
     }
@@ -167,8 +168,8 @@ impl TcpSockets {
     /// Takes the connection at `index` out of the demux: this is its end, if it had none.
     fn leave_demux(&mut self, cx: &mut Context, index: u32) {
         cx.note_lifecycle(index, true);
-        if let Some(port) = self.demux.remove(&mut cx.table, index) {
-            cx.net.release_port(PortKind::Tcp, port, PortClaim::Connection);
+        if let Some((port, claim)) = self.demux.remove(&mut cx.table, index) {
+            cx.net.release_port(PortKind::Tcp, port, claim);
         }
     }
 }

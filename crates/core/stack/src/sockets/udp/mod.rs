@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::limits::{DATAGRAM_EVERY_BYTES, MAX_SOCKETS};
 use crate::net::{LinkId, is_link_local};
 use crate::random::derive;
-use crate::shards::{PortClaim, PortKind};
+use crate::shards::{BOUND, PortKind};
 pub use memberships::{GroupLink, Memberships};
 pub use recv::{Datagram, DatagramTaker, Message, UdpMessage};
 pub use send::DatagramPayload;
@@ -62,7 +62,7 @@ impl UdpSockets {
         let local = cx.bindable(PortKind::Udp, local, options, is_taken)?;
         let socket = Socket::Udp(Box::new(UdpSocket::new(local, options.link)));
         let Some(id) = cx.table.insert(socket, MAX_SOCKETS) else {
-            cx.net.release_port(PortKind::Udp, local.port(), options.port_claim());
+            cx.net.release_port(PortKind::Udp, local.port(), options.port_claim(local.ip()));
             return Err(Error::TooManySockets);
         };
         self.binds.insert(at, local.port(), id.index(), options.sharing());
@@ -83,14 +83,12 @@ impl UdpSockets {
             DatagramKind::Udp => &mut self.binds.wildcards,
             DatagramKind::Echo => &mut self.echoes,
         };
-        if every.find(Some(link)).is_some()
-            || !cx.net.claim_port(kind.port_kind(), 0, PortClaim::Alone)
-        {
+        if every.find(Some(link)).is_some() || !cx.net.claim_port(kind.port_kind(), 0, BOUND) {
             return Err(Error::AddressInUse);
         }
         let socket = Socket::Udp(Box::new(socket));
         let Some(id) = cx.table.insert(socket, MAX_SOCKETS) else {
-            cx.net.release_port(kind.port_kind(), 0, PortClaim::Alone);
+            cx.net.release_port(kind.port_kind(), 0, BOUND);
             return Err(Error::TooManySockets);
         };
         every.insert(link, id.index());
@@ -116,7 +114,7 @@ impl UdpSockets {
         let groups = socket.groups.take();
         cx.net.mem.shared.memory.charge_datagrams(socket.queued_bytes, 0);
         self.binds.remove(port, index);
-        cx.net.release_port(kind, port, PortClaim::Alone);
+        cx.net.release_port(kind, port, BOUND);
         self.binds.wildcards.remove(index);
         self.echoes.remove(index);
         cx.table.remove(index);
