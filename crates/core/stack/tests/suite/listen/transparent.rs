@@ -164,6 +164,9 @@ fn no_other_link_takes_foreign_sources() {
 
 #[test]
 fn an_error_about_a_packet_from_a_foreign_address_reaches_its_connection() {
+    if is_left_out("the port is that of another shard") {
+        return;
+    }
     let mut p = pair();
     // The guest's firewall says no.
     let client = p.b.connect(p.now, addr("10.0.0.1:80"), Some(addr(FAR[0]))).unwrap();
@@ -185,6 +188,9 @@ fn an_error_that_quotes_what_was_never_sent_is_dropped() {
 
 #[test]
 fn the_hosts_own_address_still_answers_echo_and_others_do_not() {
+    if is_left_out("the frame is given to one shard") {
+        return;
+    }
     let mut p = pair();
     let ping = |to: [u8; 4]| {
         let ends = [[10, 0, 0, 1].into(), to.into()];
@@ -199,6 +205,9 @@ fn the_hosts_own_address_still_answers_echo_and_others_do_not() {
 
 #[test]
 fn connections_in_foreign_names_end_with_their_link() {
+    if is_left_out("the port is that of another shard") {
+        return;
+    }
     let mut p = pair();
     let client = p.b.connect(p.now, addr("10.0.0.1:80"), Some(addr(FAR[0]))).unwrap();
     p.b.handle_link_lost(p.now, LinkId::FIRST);
