@@ -3,8 +3,8 @@
 //!
 //! All shards have the same addresses and the same secret, and share nothing else but the owners of their ports
 //! ([`Shard`]). Each packet has a **home**, the shard that has its socket. A device may deliver a packet to any
-//! shard: one that finds no socket passes it on by value, its payload by reference, as a **stray** ([`Stray`](crate::Stray)).
-//! Linux's nearest relative is receive packet steering.
+//! shard. One that finds no socket passes it on by value, its payload by reference, as a **stray**
+//! ([`Stray`](crate::Stray)). Linux's nearest relative is receive packet steering.
 //!
 //! ```text
 //!   frames --> shard 0: handle_frame --> its sockets
@@ -12,15 +12,15 @@
 //!                          +--> poll_stray --> (the driver's queue) --> shard 1: handle_stray --> its sockets
 //! ```
 //!
-//! - **TCP, UDP**: the home is the shard that owns the local port alone; of all other ports a keyed hash of the two
-//!   ends chooses it, for listeners and datagram sockets that every shard has, and for connections from ports that
-//!   [`Stack::connect`](crate::Stack::connect) drew so that they hash to its own shard. A connection is looked up
-//!   before that: a packet that comes in at home costs nothing.
-//! - **ICMP errors** go home with the packet that they quote.
-//! - **Fragments** of a datagram are put together by one shard, a hash of addresses and identification chooses it.
+//! - **TCP, UDP**: the shard that owns the local port alone is the home. For all other ports, a keyed hash of the two
+//!   ends chooses the home: for listeners and datagram sockets that every shard has, and for connections from ports
+//!   that [`Stack::connect`](crate::Stack::connect) drew so that they hash to its own shard. A TCP segment is looked up
+//!   among the shard's connections first, so a segment of a connection costs nothing more at home.
+//! - **ICMP errors** go to the home of the packet that they quote.
+//! - **Fragments** of a datagram are put together by one shard. A hash of addresses and identification chooses it.
 //! - **ARP and neighbour discovery** are answered by the shard that receives them. The others get copies to learn from.
 //! - Echo requests to the host, unknown protocols and packets to forward are handled where they come in.
-//! - **Groups**: packets to a group reach the sockets of the shard that they come to, and no others yet.
+//! - **Groups**: a shard drops packets to groups that only other shards have joined. Not supported yet.
 //!
 //! Which shard owns a port is a fact of the host (`ports.rs`): it changes only while no other shard uses the port, so
 //! that a packet never meets a shard that does not know its connection.

@@ -58,7 +58,7 @@ pub(crate) enum PortClaim {
 }
 
 impl PortClaim {
-    fn is_connection(self) -> bool {
+    pub(crate) fn is_connection(self) -> bool {
         matches!(self, Self::Connection | Self::Foreign)
     }
 }

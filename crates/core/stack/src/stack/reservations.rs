@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::Stack;
 use crate::net::LinkId;
-use crate::shards::{PortClaim, PortKind};
+use crate::shards::PortKind;
 use crate::sockets::bind::table::BindAddress;
 use crate::{BindOptions, Error, PortReservation, TcpId};
 
@@ -46,8 +46,7 @@ impl PortReservations<'_> {
         let local = self.0.local_addr(id)?;
         let at = BindAddress { link: options.link, ..BindAddress::of(local.ip()) };
         let Stack { cx, listeners, .. } = &mut *self.0;
-        // The connection uses the port already, unless no shard knows of such uses.
-        let claim = PortClaim::Connection;
+        let claim = cx.net.connection_claim(local.ip());
         if !cx.net.claim_port(PortKind::Tcp, local.port(), claim) {
             return Err(Error::AddressInUse);
         }

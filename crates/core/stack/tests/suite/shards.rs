@@ -297,9 +297,11 @@ fn shards_of_one_host_speak_with_each_other() {
 fn a_packet_at_home_is_no_stray_and_one_shard_has_none() {
     let mut w = World::new([1, 2], |_| 0);
     let before: Vec<u64> = w.hosts[1].iter().map(|stack| stack.counters().strays_passed).collect();
-    w.hosts[1][0].listen(addr(SERVER), 16).unwrap();
-    w.hosts[0][0].connect(w.now, addr(SERVER), None).unwrap();
+    let listener = w.hosts[1][0].listen(addr(SERVER), 16).unwrap();
+    let client = w.hosts[0][0].connect(w.now, addr(SERVER), None).unwrap();
     w.run(Duration::from_millis(10));
+    let (server, _) = w.hosts[1][0].accept(listener).unwrap();
+    w.transfer((0, 0, client), (1, 0, server), &pattern(100_000));
     let passed = |stack: &Stack| stack.counters().strays_passed;
     assert_eq!(w.hosts[1].iter().map(passed).collect::<Vec<_>>(), before);
     assert_eq!(passed(&w.hosts[0][0]), 0);

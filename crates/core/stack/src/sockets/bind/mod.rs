@@ -121,7 +121,7 @@ impl Reservations {
     ) -> PortReservation {
         self.serial += 1;
         let serial = self.serial;
-        let connected = claim == PortClaim::Connection;
+        let connected = claim.is_connection();
         let reserved = Reserved { serial, at, sharing, connected, claim };
         self.ports.entry(port).or_default().push(reserved);
         PortReservation { port, serial }

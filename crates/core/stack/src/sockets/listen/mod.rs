@@ -160,49 +160,48 @@ impl Listeners {
     ) -> Result<ListenerId, Error> {
         let ListenOptions { backlog, reservation, v6_only } = options;
         let local = canonical(local);
-        let Some(reservation) = reservation else {
-            let at = BindAddress::of(local.ip());
-            let local =
-                cx.bindable(PortKind::Tcp, local, BindOptions::default(), |port, sharing| {
+        let (at, local, sharing) = match reservation {
+            Some(reservation) => self.claim_reserved(cx, local, v6_only, reservation)?,
+            None => {
+                let at = BindAddress::of(local.ip());
+                let is_taken = |port, sharing| {
                     self.binds.conflicts(at, port, sharing)
                         || self.reservations.conflicts(at, port, Sharing::ANY, None)
-                })?;
-            return self.insert_claimed(tcp, cx, local, at, Sharing::default(), backlog);
+                };
+                let local = cx.bindable(PortKind::Tcp, local, BindOptions::default(), is_taken)?;
+                (at, local, Sharing::default())
+            }
         };
-        let own = self.reservations.get(reservation);
-        let link = own.and_then(|own| own.at.link);
-        let sharing = own.map_or(Sharing::default(), |own| own.sharing.listening());
-        let at = BindAddress { addr: local.ip(), v6_only, link };
-        // The others that have reserved the port share it until one of them listens.
-        if self.binds.conflicts(at, local.port(), sharing)
-            || self.reservations.conflicts(at, local.port(), Sharing::ANY, Some(reservation))
-        {
-            return Err(Error::AddressInUse);
-        }
-        // The reservation of a connection is for its ends only.
-        let claim = own.map(|own| own.claim).filter(|claim| *claim == PortClaim::WithAll);
-        let claim = claim.unwrap_or_else(|| BindOptions::default().port_claim(local.ip()));
-        if !cx.net.claim_port(PortKind::Tcp, local.port(), claim) {
-            return Err(Error::AddressInUse);
-        }
-        self.insert_claimed(tcp, cx, local, at, sharing, backlog)
-    }
-
-    /// Adds a listener whose port is in use from before.
-    fn insert_claimed(
-        &mut self,
-        tcp: &TcpSockets,
-        cx: &mut Context,
-        local: SocketAddr,
-        at: BindAddress,
-        sharing: Sharing,
-        backlog: usize,
-    ) -> Result<ListenerId, Error> {
         let inserted = self.insert(tcp, cx, local, at, sharing, backlog);
         if inserted.is_err() {
             cx.net.release_port(PortKind::Tcp, local.port(), BOUND);
         }
         inserted
+    }
+
+    /// Claims the port of a reservation for a listener.
+    fn claim_reserved(
+        &self,
+        cx: &mut Context,
+        local: SocketAddr,
+        v6_only: bool,
+        reservation: PortReservation,
+    ) -> Result<(BindAddress, SocketAddr, Sharing), Error> {
+        let own = self.reservations.get(reservation);
+        let link = own.and_then(|own| own.at.link);
+        let sharing = own.map_or(Sharing::default(), |own| own.sharing.listening());
+        let at = BindAddress { addr: local.ip(), v6_only, link };
+        // The reservation of a connection is for its ends only.
+        let claim = own.map(|own| own.claim).filter(|claim| *claim == PortClaim::WithAll);
+        let claim = claim.unwrap_or_else(|| BindOptions::default().port_claim(local.ip()));
+        // The others that have reserved the port share it until one of them listens.
+        if self.binds.conflicts(at, local.port(), sharing)
+            || self.reservations.conflicts(at, local.port(), Sharing::ANY, Some(reservation))
+            || !cx.net.claim_port(PortKind::Tcp, local.port(), claim)
+        {
+            return Err(Error::AddressInUse);
+        }
+        Ok((at, local, sharing))
     }
 
     /// See [`Stack::listen_every`](crate::Stack::listen_every).
