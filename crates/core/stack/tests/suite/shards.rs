@@ -257,6 +257,21 @@ fn no_shard_binds_a_port_that_connections_of_another_have() {
 }
 
 #[test]
+fn a_port_that_a_connection_drew_serves_other_shards_too() {
+    let mut w = World::new([2, 1], at_random());
+    for _ in 0..8 {
+        let drew = w.hosts[0][0].connect(w.now, addr(SERVER), None).unwrap();
+        let port = w.hosts[0][0].local_addr(drew).unwrap().port();
+        let from = SocketAddr::new("10.0.0.1".parse().unwrap(), port);
+        // Half of the peers hash to the other shard.
+        let to = (1000..1032).map(|port| SocketAddr::new("10.0.0.2".parse().unwrap(), port));
+        let connected =
+            to.filter(|to| w.hosts[0][1].connect(w.now, *to, Some(from)).is_ok()).count();
+        assert!((4..=28).contains(&connected), "{connected}");
+    }
+}
+
+#[test]
 fn a_datagram_socket_gets_its_answers_from_everywhere() {
     let mut w = World::new([3, 1], at_random());
     let servers = [53, 54, 55, 56].map(|port| {
