@@ -44,6 +44,7 @@ pub mod tap;
 pub mod vhost_user;
 #[cfg(any(feature = "tap", feature = "vhost-user"))]
 mod vnet;
+mod wake_event;
 
 #[cfg(feature = "sockets")]
 pub use datagram::{DatagramLink, DatagramLinkBuilder};

@@ -18,17 +18,17 @@
 //! the error [`DeviceError::Closed`], for good. What it sends is dropped and counted.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, Instant, MAX_FRAGS, PacketBuf, RxChecksum, TxChecksum};
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::device::{Device, DeviceCounters, DeviceError};
 use crate::limits::{
     MAX_LINK_HEADER, MAX_MTU, MAX_SUPER_FRAME, MIN_MTU, PAIR_MAX_QUEUE_FRAMES, PAIR_MTU,
     PAIR_QUEUE_FRAMES,
 };
+use crate::wake_event::WakeEvent;
 use pagewire_mem::link::{Capabilities, HeaderSplit, Medium};
 
 use spsc::{Consumer, Producer};
@@ -129,7 +129,7 @@ struct Peer(Arc<Waiter>);
 /// How an end sleeps: the word it sets, and the descriptor that its peer then writes to.
 struct Waiter {
     wake_word: WakeWord,
-    event: OwnedFd,
+    event: WakeEvent,
 }
 
 impl PairConfig {
@@ -301,7 +301,7 @@ impl Device for PairEnd {
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.ours.event.as_fd())
+        Some(self.ours.event.fd())
     }
 
     fn arm(&mut self) -> bool {
@@ -326,7 +326,7 @@ impl Device for PairEnd {
             self.unread_rings += 1;
         }
         if self.unread_rings > 0 {
-            self.unread_rings = self.unread_rings.saturating_sub(self.ours.read_rings());
+            self.unread_rings = self.unread_rings.saturating_sub(self.ours.event.take());
             self.counters.syscalls += 1;
         }
     }
@@ -356,7 +356,7 @@ impl Peer {
     fn wake(&self, what: u32) -> bool {
         let rings = self.0.wake_word.claim(what);
         if rings {
-            self.0.ring();
+            self.0.event.wake();
         }
         rings
     }
@@ -370,26 +370,10 @@ impl Drop for Peer {
 
 impl Waiter {
     fn new() -> Result<Self, DeviceError> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| {
-            DeviceError::System {
-                what: "pair: eventfd (is the limit on open files reached?)".into(),
-                source: e.into(),
-            }
+        let event = WakeEvent::new().map_err(|source| DeviceError::System {
+            what: "pair: eventfd (is the limit on open files reached?)".into(),
+            source,
         })?;
         Ok(Self { wake_word: WakeWord::default(), event })
-    }
-
-    fn ring(&self) {
-        // Fails only when 2^64 - 1 wake-ups are unread; then the reader is awake anyhow.
-        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-    }
-
-    /// Wake-ups since the last call; 0 if none has arrived yet.
-    fn read_rings(&self) -> u64 {
-        let mut count = [0; 8];
-        match rustix::io::read(&self.event, &mut count) {
-            Ok(8) => u64::from_ne_bytes(count),
-            _ => 0,
-        }
     }
 }

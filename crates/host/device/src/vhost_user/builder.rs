@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::allowance::FrontEndLimits;
 use super::control::{Control, Source};
-use super::events::{Events, WakeEvent};
+use super::events::Events;
 use super::limits::{BY_REFERENCE, MAX_QUEUE_PAIRS};
 use super::port_state::PortState;
 use super::receive::Receiver;
@@ -19,6 +19,7 @@ use crate::port::limits::MIN_POOL_BYTES;
 use crate::port::{Port, PortConfig, PortTable, SendBuffer};
 use crate::settings::LinkSettings;
 use crate::socket_path::{Listener, bind_listener, derive_mac};
+use crate::wake_event::WakeEvent;
 use pagewire_mem::link::{Capabilities, Medium};
 
 /// Settings of a [`VhostUser`].

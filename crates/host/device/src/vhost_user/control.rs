@@ -22,12 +22,12 @@ use vhost::vhost_user::message::FrontendReq;
 use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut};
 
 use super::allowance::Pace;
-use super::events::WakeEvent;
 use super::features;
 use super::limits::{ENDING, LOOK, RECONNECT};
 use super::port_state::PortState;
 use super::session::Session;
 use crate::socket_path::Listener;
+use crate::wake_event::WakeEvent;
 
 /// Bytes of the message that enables a ring.
 const EARLY_ENABLE: usize = 12 + 8;

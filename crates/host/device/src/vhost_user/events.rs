@@ -3,31 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{Timespec, epoll};
 
 use super::aio::Aio;
+use crate::wake_event::WakeEvent;
 
 /// Events taken from the kernel at once; their identity does not matter.
 const EVENTS: usize = 16;
-
-/// An eventfd of this process.
-#[derive(Debug)]
-pub(super) struct WakeEvent(OwnedFd);
-
-impl WakeEvent {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
-    }
-
-    pub(super) fn wake(&self) {
-        // Fails only when 2^64 - 1 signals are unread; then the reader is awake anyhow.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-    }
-
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
 
 /// Everything that can wake the device, edge-triggered: the other side's eventfds are not read.
 #[derive(Debug)]

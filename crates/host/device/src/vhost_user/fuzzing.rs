@@ -15,7 +15,7 @@ use vhost::vhost_user::{BackendReqHandler, VhostUserBackendReqHandlerMut};
 
 use super::allowance::FrontEndLimits;
 use super::double::layout;
-use super::events::{Events, WakeEvent};
+use super::events::Events;
 use super::features;
 use super::limits::MAX_FRAME;
 use super::memory::Announced;
@@ -28,6 +28,7 @@ use super::window::Window;
 use crate::DeviceCounters;
 use crate::port::limits::MIN_POOL_BYTES;
 use crate::port::{Port, PortConfig};
+use crate::wake_event::WakeEvent;
 use pagewire_mem::link::Medium;
 
 /// Bytes of the fuzzed guest's memory.

@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use super::allowance::{Allowance, FrontEndLimits};
-use super::events::{Signals, WakeEvent};
+use super::events::Signals;
+use crate::wake_event::WakeEvent;
 
 #[derive(Debug)]
 pub(super) struct PortState {

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use super::allowance::RingShare;
-use super::events::WakeEvent;
+use crate::wake_event::WakeEvent;
 
 /// Ends the list.
 const NIL: u32 = u32::MAX;
