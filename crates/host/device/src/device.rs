@@ -98,6 +98,9 @@ pub trait Device: Send {
 
     /// Sends frames from the front of `frames`, as far as there is room; the rest stays. A frame
     /// that can never be sent is dropped and counted. `ledger` counts copies, also the kernel's.
+    ///
+    /// Frames that stayed come first in the next call. A call without any says that they do not come again: the
+    /// device no longer waits for room.
     fn transmit(
         &mut self,
         now: Instant,

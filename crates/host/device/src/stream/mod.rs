@@ -343,6 +343,8 @@ impl StreamLink {
             }
         }
         if pieces.is_empty() {
+            // The sender may have given up what waited for room.
+            self.blocked = false;
             return Ok(false);
         }
         self.card.counters.syscalls += 1;

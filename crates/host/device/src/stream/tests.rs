@@ -140,6 +140,20 @@ given! {
 }
 
 #[test]
+fn a_sender_that_gives_up_does_not_wait_for_room_any_more() {
+    let (ours, _peer) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    while (&ours).write(&[0; 4096]).is_ok() {}
+    let mut link = StreamLink::builder().over(ours).unwrap();
+    // Longer than what is left.
+    let mut frames = VecDeque::from([to_send(&frame(60_000, 1), 54)]);
+    link.transmit(Instant::ZERO, &mut frames, &mut CopyLedger::new()).unwrap();
+    assert!(link.unfinished.is_none() && link.watched.contains(EventFlags::OUT));
+    link.transmit(Instant::ZERO, &mut VecDeque::new(), &mut CopyLedger::new()).unwrap();
+    assert!(!link.watched.contains(EventFlags::OUT), "room is no news");
+}
+
+#[test]
 fn lengths_that_no_frame_has_end_the_session() {
     for length in [0, 13, MAX_SOCKET_FRAME + 1, 0x5646_4b54, u32::MAX as usize] {
         let mut rig = Rig::new();
