@@ -30,6 +30,7 @@ pub mod port;
 mod queues;
 #[cfg(any(feature = "tap", feature = "vhost-user", feature = "sockets"))]
 mod settings;
+mod shared;
 #[cfg(feature = "sockets")]
 mod socket;
 #[cfg(any(feature = "sockets", feature = "vhost-user"))]
@@ -66,6 +67,7 @@ pub use pair::{Pair, PairConfig, PairEnd, hand_over};
 pub use pcap::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapInterface, PcapWriter};
 pub use port::{Port, PortConfig};
 pub use queues::Queues;
+pub use shared::SharedDevice;
 #[cfg(any(feature = "sockets", feature = "vhost-user"))]
 pub use socket_path::bind_listener;
 #[cfg(feature = "sockets")]

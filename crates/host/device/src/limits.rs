@@ -83,6 +83,13 @@ pub const DHCP_REST_TIME: core::time::Duration = core::time::Duration::from_secs
 /// Refused frames that a tap keeps for their senders: those between two calls. Of more, the newest.
 pub const TAP_REFUSED_FRAMES: usize = 256;
 
+/// Refused frames that an end of a shared device keeps, as a tap does.
+pub const SHARED_REFUSED_FRAMES: usize = 256;
+
+/// How long the turn to send stays with an end of a shared device whose frames found no room: ten times the
+/// millisecond after which a host tries again.
+pub const SHARED_TURN: core::time::Duration = core::time::Duration::from_millis(10);
+
 /// Bytes of the longest frame of a link over a socket: Ethernet, one VLAN tag, the longest IP packet.
 pub const MAX_SOCKET_FRAME: usize = MAX_LINK_HEADER + MAX_MTU;
 
