@@ -16,6 +16,7 @@ use crate::devices::Devices;
 use crate::driver;
 use crate::error::{StartError, parse_all};
 use crate::exit;
+use crate::group::Member;
 use crate::host::Host;
 use crate::host::Resolver;
 use crate::link::{self, IntoCidr, Link};
@@ -314,9 +315,30 @@ impl HostBuilder {
     }
 
     fn start_driven<E: Into<StartError>>(
-        mut self,
+        self,
         drive: impl FnOnce(&Arc<Shared>) -> Result<(), E>,
     ) -> Result<Host, StartError> {
+        let (plan, devices) = self.plan()?;
+        let shared = plan.shared(plan.config.clone(), devices, None)?;
+        if !plan.manual {
+            drive(&shared).map_err(Into::into)?;
+        }
+        exit::register(&shared);
+        Ok(Host::of(shared, plan.resolver))
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn not_manual(mut self) -> Self {
+        self.manual = false;
+        self
+    }
+
+    pub(crate) fn has_device(&self) -> bool {
+        self.device.is_some()
+    }
+
+    /// The settings as those of stacks, and the device of each link.
+    pub(crate) fn plan(mut self) -> Result<(HostPlan, Vec<Box<dyn Device>>), StartError> {
         let device = self.device.ok_or(StartError::NoDevice)?;
         if let Some(error) = self.wrong {
             return Err(error);
@@ -359,25 +381,54 @@ impl HostBuilder {
         }
         config.loopback_by_reference = self.loopback_by_reference;
         config.memory = self.memory.unwrap_or_else(pagewire_device::machine::memory);
-        let stack = Stack::new(Instant::ZERO, config)?;
-        let mut devices = Devices::new();
-        let all = std::iter::once(device).chain(self.links.into_iter().map(|link| link.device));
-        for (link, device) in stack.links().zip(all) {
-            devices.add(link, &mut Some(device))?;
-        }
-        let mut shared = Shared::new(stack, devices, zero, self.spin, self.manual)?;
-        shared.shutdown_limit = self.shutdown_limit;
+        let plan = HostPlan {
+            config,
+            zero,
+            spin: self.spin,
+            manual: self.manual,
+            #[cfg(feature = "testing")]
+            clock: self.clock,
+            shutdown_limit: self.shutdown_limit,
+            resolver: self.resolver,
+        };
+        let links = self.links.into_iter().map(|link| link.device);
+        Ok((plan, std::iter::once(device).chain(links).collect()))
+    }
+}
 
+/// The settings of a host that starts: of one stack, or of each shard.
+pub(crate) struct HostPlan {
+    pub(crate) config: StackConfig,
+    /// The zero of the clock. That of all shards, because packets with times pass between them.
+    zero: WallClock,
+    spin: Duration,
+    pub(crate) manual: bool,
+    #[cfg(feature = "testing")]
+    clock: Option<Arc<std::sync::atomic::AtomicU64>>,
+    shutdown_limit: Duration,
+    pub(crate) resolver: Option<Arc<dyn Resolver>>,
+}
+
+impl HostPlan {
+    /// A host with a stack of its own, which nobody drives yet. `devices`: one for each link.
+    pub(crate) fn shared(
+        &self,
+        config: StackConfig,
+        devices: Vec<Box<dyn Device>>,
+        member: Option<Member>,
+    ) -> Result<Arc<Shared>, StartError> {
+        let stack = Stack::new(Instant::ZERO, config)?;
+        let mut all = Devices::new();
+        for (link, device) in stack.links().zip(devices) {
+            all.add(link, &mut Some(device))?;
+        }
+        let mut shared = Shared::new(stack, all, self.zero, self.spin, self.manual, member)?;
+        shared.shutdown_limit = self.shutdown_limit;
         #[cfg(feature = "testing")]
         {
-            shared.clock = self.clock;
+            shared.clock = self.clock.clone();
         }
-        let shared = Arc::new(shared);
-        if !self.manual {
-            drive(&shared).map_err(Into::into)?;
-        }
-        exit::register(&shared);
-        Ok(Host::of(shared, self.resolver))
+        Ok(Arc::new(shared))
     }
 }
 

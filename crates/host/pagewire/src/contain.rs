@@ -42,6 +42,16 @@ pub struct Contained {
     pub owners: u64,
 }
 
+impl Contained {
+    /// Adds the panics of another shard of the host.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.services += other.services;
+        self.observers += other.observers;
+        self.wakers += other.wakers;
+        self.owners += other.owners;
+    }
+}
+
 impl Panics {
     pub(crate) fn read(&self) -> Contained {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);

@@ -24,6 +24,9 @@ pub(crate) const SHUTDOWN_POLL: Duration = Duration::from_millis(1);
 /// Longest sleep when nothing is due: bounds the cost of a lost wake-up.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
+/// Longest sleep of a thread that drives several shards of a host.
+const SIBLING_POLL: Duration = Duration::from_millis(1);
+
 /// Starts the thread that drives the host.
 pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
     let shared = Arc::clone(shared);
@@ -171,7 +174,9 @@ pub(crate) fn pause() {
 /// Waits on the device without a driver thread, at most until `until`.
 pub(crate) fn wait_for_device(shared: &Shared, until: Option<Instant>) {
     let (mut inner, now) = shared.lock_now();
-    let limit = until.map_or(LONGEST_SLEEP, |at| at.saturating_since(now).min(LONGEST_SLEEP));
+    // The devices of other shards that this thread drives are not among those that wake it.
+    let longest = if shared.drives_others() { SIBLING_POLL } else { LONGEST_SLEEP };
+    let limit = until.map_or(longest, |at| at.saturating_since(now).min(longest));
     let wait = inner.longest_sleep(now, limit);
     if !wait.is_zero() && !inner.devices.arm() && shared.prepare_sleep(&mut inner) {
         let fds = inner.devices.fds();

@@ -3,6 +3,7 @@
 use std::io;
 
 use pagewire_stack::MAX_PAYLOAD_PAGES;
+use pagewire_stack::limits::MAX_SHARDS;
 
 /// The reason why a host can send and receive nothing any more: within errors of kind `NetworkDown`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,6 +46,20 @@ pub enum StartError {
         has: usize,
         /// The MTU that this many pages need, or the largest possible number.
         needs: usize,
+    },
+    /// That many cores are none, or too many.
+    #[error("a host has 1 to {MAX_SHARDS} cores, not {0}")]
+    Cores(usize),
+    /// There are more queues than cores to receive from them, or the queues are of different devices.
+    #[error(
+        "{queues} queues for {cores} cores: give each core one queue at most, all of one device (with the same \
+         MTU and link address)"
+    )]
+    Queues {
+        /// The queues that were given.
+        queues: usize,
+        /// The cores of the host.
+        cores: usize,
     },
     /// A setting that new connections cannot begin with; the text names it.
     #[error("{0} is no setting of new connections: set it on each connection or listener")]

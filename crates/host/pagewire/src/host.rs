@@ -59,7 +59,20 @@ impl std::fmt::Debug for WeakHost {
 impl Host {
     /// The first handle of a host that has started.
     pub(crate) fn of(shared: Arc<Shared>, resolver: Option<Arc<dyn Resolver>>) -> Self {
-        Self(Arc::new(Handle { shared, resolver }))
+        let keeper = Arc::new(Keeper(vec![Arc::clone(&shared)]));
+        Self(Arc::new(Handle { shared, resolver, _keeper: keeper }))
+    }
+
+    /// The first handles of the shards of a host that has started.
+    pub(crate) fn of_shards(
+        shards: Vec<Arc<Shared>>,
+        resolver: Option<Arc<dyn Resolver>>,
+    ) -> impl Iterator<Item = Self> {
+        let keeper = Arc::new(Keeper(shards.clone()));
+        shards.into_iter().map(move |shared| {
+            let (resolver, keeper) = (resolver.clone(), Arc::clone(&keeper));
+            Self(Arc::new(Handle { shared, resolver, _keeper: keeper }))
+        })
     }
 
     /// A handle that does not keep the host running: for code that only observes.
@@ -434,7 +447,12 @@ impl Host {
     pub fn shutdown(&self, limit: Duration) -> ShutdownReport {
         let shared = self.shared();
         shared.request_shutdown(limit, false);
-        shared.wait_for_shutdown(Shared::latest_shutdown_end(limit)).unwrap_or_default()
+        let until = Shared::latest_shutdown_end(limit);
+        let mut report = shared.wait_for_shutdown(until).unwrap_or_default();
+        for shard in shared.others() {
+            report.add(shard.wait_for_shutdown(until).unwrap_or_default());
+        }
+        report
     }
 
     /// Waits until all queued data is sent and acknowledged, at most `limit`; `false` if that was
@@ -522,11 +540,15 @@ impl<T: Resolver + ?Sized> Resolver for Arc<T> {
     }
 }
 
-/// Keeps a host running; its drop ends the host.
+/// A handle of a host, or of a shard of one.
 pub(crate) struct Handle {
     pub(crate) shared: Arc<Shared>,
     pub(crate) resolver: Option<Arc<dyn Resolver>>,
+    _keeper: Arc<Keeper>,
 }
+
+/// Keeps all shards of a host running, of which there may be one; its drop ends the host.
+struct Keeper(Vec<Arc<Shared>>);
 
 impl Handle {
     /// Runs `op`, which takes the host's lock, at once, or when this thread releases that lock.
@@ -552,20 +574,24 @@ impl<F: FnOnce(&Arc<Handle>)> Drop for RunOnDrop<F> {
     }
 }
 
-impl Drop for Handle {
+impl Drop for Keeper {
     fn drop(&mut self) {
-        if self.shared.process != std::process::id() {
+        let Some(first) = self.0.first() else { return };
+        if first.process != std::process::id() {
             // A copy made by a fork: the devices and connections are the parent's.
             return;
         }
-        if self.shared.manual {
-            return self.shared.reset_all();
+        if first.manual {
+            return self.0.iter().for_each(|shard| shard.reset_all());
         }
         // The driver shuts the host down. Where this thread may wait for it, the devices are free then.
-        let limit = self.shared.shutdown_limit;
-        self.shared.request_shutdown(limit, false);
+        let limit = first.shutdown_limit;
+        first.request_shutdown(limit, false);
         if !reentrancy::is_any_driver() && !is_asynchronous() {
-            self.shared.wait_for_shutdown(Shared::latest_shutdown_end(limit));
+            let until = Shared::latest_shutdown_end(limit);
+            for shard in &self.0 {
+                shard.wait_for_shutdown(until);
+            }
         }
     }
 }

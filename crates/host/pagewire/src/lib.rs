@@ -160,6 +160,7 @@
 
 mod builder;
 mod contain;
+mod cores;
 mod devices;
 #[cfg(feature = "dns")]
 mod dns;
@@ -168,6 +169,7 @@ mod driver;
 mod error;
 mod event_fd;
 mod exit;
+mod group;
 mod host;
 mod link;
 mod names;
@@ -196,6 +198,7 @@ pub type TcpListener = pagewire_sockets::blocking::TcpListener<Host>;
 pub type UdpSocket = pagewire_sockets::blocking::UdpSocket<Host>;
 
 pub use builder::HostBuilder;
+pub use cores::{Cores, CoresBuilder, CoresListener, CoresStats, CoresUdp};
 #[cfg(feature = "dns")]
 pub use dns::Dns;
 pub use down::Failed;

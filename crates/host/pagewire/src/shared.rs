@@ -30,6 +30,7 @@ use pagewire_stack::{Error, Event, SocketId, Stack};
 use crate::contain::Panics;
 use crate::devices::Devices;
 use crate::error::NetworkDown;
+use crate::group::{Exchange, Member};
 use crate::reentrancy;
 #[cfg(feature = "rings")]
 use crate::rings::serve::AttachedEngines;
@@ -101,12 +102,16 @@ pub(crate) struct Shared {
     pub(crate) process: u32,
     /// Default time limit for delivery at the end.
     pub(crate) shutdown_limit: Duration,
+    /// The place among the shards of a host that has several.
+    pub(crate) member: Option<Member>,
 }
 
 /// The part of a host that the lock guards.
 pub(crate) struct Inner {
     pub(crate) stack: Stack,
     pub(crate) devices: Devices,
+    /// Packets from and to the other shards of the host, if it has several.
+    pub(crate) exchange: Option<Exchange>,
     pub(crate) waiters: HostWaiters,
     /// Values of the application, to be dropped when the lock is released.
     pub(crate) discarded: Vec<Box<dyn std::any::Any + Send>>,
@@ -156,17 +161,21 @@ impl Shared {
         zero: WallClock,
         spin: Duration,
         manual: bool,
+        member: Option<Member>,
     ) -> std::io::Result<Self> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let wake = Arc::new(rustix::event::eventfd(0, flags)?);
         let asleep = Arc::new(AtomicBool::new(false));
         let (panics, watchers) = (Panics::default(), EndWatchers::default());
         let id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
-        stack.completions().set_waker(driver_waker(&wake, &asleep));
-        stack.returns().set_waker(driver_waker(&wake, &asleep));
+        let waker = DriverWaker { wake: Arc::clone(&wake), asleep: Arc::clone(&asleep) };
+        stack.completions().set_waker(waker.clone().into_fn());
+        stack.returns().set_waker(waker.clone().into_fn());
+        member.iter().for_each(|member| member.set_waker(waker.clone()));
         let inner = Inner {
             stack,
             devices,
+            exchange: member.clone().map(Exchange::new),
             waiters: HostWaiters::default(),
             discarded: Vec::new(),
             shutdown: None,
@@ -214,6 +223,7 @@ impl Shared {
             id,
             process: std::process::id(),
             shutdown_limit: SHUTDOWN_LIMIT,
+            member,
         })
     }
 
@@ -353,6 +363,7 @@ impl Shared {
         self.asleep.store(true, Ordering::SeqCst);
         let stack = &inner.stack;
         let pending = stack.completions().is_pending() || stack.returns().is_pending();
+        let pending = pending || inner.exchange.as_ref().is_some_and(Exchange::is_pending);
         #[cfg(feature = "rings")]
         let pending = pending || !inner.rings.arm();
         if pending {
@@ -364,7 +375,8 @@ impl Shared {
     /// Wakes the driver when memory that is reported in `queue` is dropped on another thread.
     #[cfg(feature = "rings")]
     pub(crate) fn wake_on_completion(&self, queue: &CompletionQueue) {
-        queue.set_waker(driver_waker(&self.wake, &self.asleep));
+        let (wake, asleep) = (Arc::clone(&self.wake), Arc::clone(&self.asleep));
+        queue.set_waker(DriverWaker { wake, asleep }.into_fn());
     }
 
     /// Undoes [`prepare_sleep`](Self::prepare_sleep).
@@ -409,15 +421,21 @@ impl Inner {
 }
 
 /// A waker of the driver, which does nothing unless the driver sleeps.
-fn driver_waker(
-    wake: &Arc<OwnedFd>,
-    asleep: &Arc<AtomicBool>,
-) -> impl Fn() + Send + Sync + 'static {
-    let (wake, asleep) = (Arc::clone(wake), Arc::clone(asleep));
-    move || {
-        if asleep.swap(false, Ordering::SeqCst) {
-            notify(&wake);
+#[derive(Clone)]
+pub(crate) struct DriverWaker {
+    wake: Arc<OwnedFd>,
+    asleep: Arc<AtomicBool>,
+}
+
+impl DriverWaker {
+    pub(crate) fn wake(&self) {
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            notify(&self.wake);
         }
+    }
+
+    fn into_fn(self) -> impl Fn() + Send + Sync + 'static {
+        move || self.wake()
     }
 }
 

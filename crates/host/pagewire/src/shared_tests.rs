@@ -125,7 +125,7 @@ fn without_driver(device: impl Device + 'static) -> Arc<Shared> {
     let mut devices = Devices::new();
     let link = stack.links().next().expect("a link");
     devices.add(link, &mut Some(Box::new(device))).expect("a descriptor");
-    let shared = Shared::new(stack, devices, WallClock::now(), Duration::ZERO, false);
+    let shared = Shared::new(stack, devices, WallClock::now(), Duration::ZERO, false, None);
     let mut shared = shared.expect("a descriptor");
     shared.spin = Spin::endless();
     Arc::new(shared)

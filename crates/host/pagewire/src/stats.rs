@@ -38,6 +38,27 @@ pub struct Stats {
     pub failed: Option<String>,
 }
 
+impl Stats {
+    /// Adds the counts of another shard of the host.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.ledger.add(&other.ledger);
+        self.counters.add(&other.counters);
+        self.device.add(&other.device);
+        for (link, of) in self.links.iter_mut().zip(&other.links) {
+            link.device.add(&of.device);
+            link.device_error = link.device_error.take().or_else(|| of.device_error.clone());
+        }
+        self.receive_memory += other.receive_memory;
+        self.memory += other.memory;
+        self.memory_limit += other.memory_limit;
+        self.memory_promised += other.memory_promised;
+        self.wakeups += other.wakeups;
+        self.device_error = self.device_error.take().or_else(|| other.device_error.clone());
+        self.contained.add(other.contained);
+        self.failed = self.failed.take().or_else(|| other.failed.clone());
+    }
+}
+
 /// Counts of one link.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

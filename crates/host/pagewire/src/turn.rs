@@ -39,6 +39,9 @@ const POLLED_DEVICE: Duration = Duration::from_millis(1);
 impl Inner {
     /// Receives, lets the stack work, sends. Returns whether anything came in.
     pub(crate) fn turn(&mut self, now: Instant) -> bool {
+        if !self.failed && self.has_group_failed() {
+            self.give_up();
+        }
         if self.failed {
             self.flush(now);
             return false;
@@ -51,9 +54,10 @@ impl Inner {
         (self.services_unpolled, self.services_worked) = (!self.services.is_empty(), false);
         for _ in 0..ROUNDS_PER_TURN {
             let received = self.receive(now);
-            worked |= received > 0;
+            let strays = self.receive_strays(now, received >= RECEIVE_BURST);
+            worked |= received + strays > 0;
             self.flush(now);
-            if received < RECEIVE_BURST {
+            if received.max(strays) < RECEIVE_BURST {
                 break;
             }
         }
@@ -129,6 +133,7 @@ impl Inner {
                 break;
             }
         }
+        self.send_strays();
     }
 
     /// Sends a round of output: frames that a device had no room for go first, and until they have gone, no

@@ -292,6 +292,7 @@ impl Shared {
             // Among the waiters that are woken now may be this thread's future.
             worked |= !inner.waiters.ready.is_empty();
             self.unlock_and_wake(inner);
+            worked |= self.turn_others();
             match result {
                 Err(Error::WouldBlock) if deadline.is_some_and(|at| now >= at) => {
                     return Some(Err(io::ErrorKind::TimedOut.into()));

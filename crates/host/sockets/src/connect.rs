@@ -331,6 +331,8 @@ pagewire_mem::setters! {
     /// The only link of the socket (`SO_BINDTODEVICE`).
     #[doc(alias = "SO_BINDTODEVICE")]
     link(link: LinkId): bind.link = Some(link);
+    /// Whether every shard of a host of several cores binds the address. Without it, the port is the shard's alone.
+    every_shard(on: bool): bind.every_shard = on;
 }
 
 impl BindOptions {

@@ -166,6 +166,12 @@ impl Stack {
         self.handle_input(now, result, &mut packet);
     }
 
+    /// Drops a packet for another shard that has no room for it, and counts it.
+    pub fn drop_stray(&mut self, stray: Stray) {
+        self.cx.net.counters.drop_one(DropReason::StrayBacklogFull);
+        drop(stray);
+    }
+
     /// Runs what is due at `now`, see [`poll_timeout`](Self::poll_timeout); harmless at any time.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.cx.net.mem.note(now);

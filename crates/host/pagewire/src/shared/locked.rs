@@ -151,6 +151,8 @@ impl Inner {
             return;
         }
         self.failed = true;
+        // A packet for another shard may come in at a device of this one.
+        self.exchange.iter().for_each(|exchange| exchange.member().fail());
         let text =
             "the stack panicked, which is a bug of its own; the message is on standard error";
         tracing::error!("{text}");

@@ -58,6 +58,15 @@ impl ShutdownReport {
         self.connections.saturating_sub(self.reset + self.broken + self.lost)
     }
 
+    /// Adds the report of another shard of the host.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.connections += other.connections;
+        self.reset += other.reset;
+        self.broken += other.broken;
+        self.lost += other.lost;
+        self.sent &= other.sent;
+    }
+
     /// Whether every connection was delivered and the last packet has left.
     pub fn is_clean(&self) -> bool {
         self.reset + self.broken + self.lost == 0 && self.sent
@@ -149,8 +158,14 @@ impl EndedConnections {
 }
 
 impl Shared {
-    /// Requests the shutdown within `limit`, without a lock. `keeps_driver`: the driver goes on.
+    /// Requests the shutdown of the host, of all its shards, within `limit`, without a lock. `keeps_driver`: the
+    /// driver of this shard goes on.
     pub(crate) fn request_shutdown(&self, limit: Duration, keeps_driver: bool) {
+        self.request_own_shutdown(limit, keeps_driver);
+        self.others().for_each(|shard| shard.request_own_shutdown(limit, false));
+    }
+
+    fn request_own_shutdown(&self, limit: Duration, keeps_driver: bool) {
         let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         match self.shutdown.is_requested() {
             false => self.shutdown.limit.store(nanos, Ordering::Release),
@@ -185,6 +200,10 @@ impl Shared {
     /// it has released the lock: the release drops the devices, so that others may open them.
     pub(crate) fn step_shutdown(&self, inner: &mut Inner, now: Instant) -> Option<ShutdownReport> {
         let report = inner.step_shutdown(now, self.shutdown.limit())?;
+        // A packet for another shard may come in at a device of this one until all are over.
+        if self.member.as_ref().is_some_and(|member| !member.end()) {
+            return None;
+        }
         if !self.shutdown.keeps_driver() {
             // The peer of a pair link sees its other end dropped.
             let devices = inner.devices.close();
@@ -203,6 +222,7 @@ impl Shared {
             let over = self.step_shutdown(&mut inner, now);
             inner.turn(now);
             self.unlock_and_wake(inner);
+            self.turn_others();
             if let Some(report) = over {
                 self.shutdown.set_report(report);
                 self.hand_back();

@@ -31,6 +31,7 @@ macro_rules! examples {
 
 examples! {
     "../../examples/bad_network.rs" bad_network main;
+    "../../examples/cores.rs" cores main;
     "../../examples/datagrams.rs" datagrams main;
     "../../examples/echo.rs" echo main;
     "../../examples/echo_tokio.rs" echo_tokio main;

@@ -4,6 +4,7 @@ mod adapters;
 mod asynchronous;
 mod card;
 mod chunks;
+mod cores;
 mod datagrams;
 mod event_fd;
 mod examples;

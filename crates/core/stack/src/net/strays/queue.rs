@@ -26,6 +26,13 @@ pub(crate) enum StrayKind {
     Neighbor(NeighborNews),
 }
 
+impl Stray {
+    /// Bytes of memory that the payload pins.
+    pub fn pinned(&self) -> usize {
+        self.packet.frag_len()
+    }
+}
+
 impl std::fmt::Debug for Stray {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Stray").field("len", &self.packet.len()).finish_non_exhaustive()

@@ -1,0 +1,213 @@
+//! Hosts of several cores ([`Cores`]): the same addresses on several stacks.
+
+mod builder;
+mod listener;
+mod stats;
+mod udp;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use pagewire_sockets::{BindOptions, ConnectOptions, ToSocketAddrs, first, resolve_blocking};
+
+use crate::counts::ShutdownReport;
+use crate::host::Host;
+use crate::reentrancy;
+use crate::{TcpListener, TcpStream, UdpSocket};
+
+pub use builder::CoresBuilder;
+pub use listener::CoresListener;
+pub use stats::CoresStats;
+pub use udp::CoresUdp;
+
+/// How often a bind of a free port tries another one that every shard has free.
+const PORT_TRIES: usize = 16;
+
+/// A host of several cores, with the same addresses on all of them.
+///
+/// Each core has a [`Host`] of its own, a **shard**: a stack, a lock, a thread and a queue of the device. Shards share
+/// nothing on the way of a packet. A packet that comes in at another shard than that of its socket is passed on, its
+/// payload by reference; the kernel's tap and its like soon learn which queue a connection belongs to.
+///
+/// A socket belongs to its shard, and is used from any thread, as that of any [`Host`]. A program makes sockets
+/// that spread over the shards with this type, or sockets of one shard with [`shards`](Self::shards): a port that one
+/// shard binds alone belongs to that shard.
+///
+/// For most speed, each core has a thread, or a runtime of one thread
+/// ([`start_in_runtimes`](CoresBuilder::start_in_runtimes)), with its shard's own listener
+/// ([`CoresListener::into_shards`]), so that a connection's data stays on one core.
+///
+/// ```
+/// use pagewire::{Host, Pair};
+///
+/// let (left, right) = Pair::new()?;
+/// let server = Host::builder().device(left).address("10.0.0.1/24").cores(2).start()?;
+/// let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
+///
+/// let listener = server.listen("10.0.0.1:80")?;
+/// let near = client.connect("10.0.0.1:80")?; // one of the two shards has it
+/// let (far, peer) = listener.accept()?;
+/// assert_eq!((near.local_addr()?, near.peer_addr()?), (peer, far.local_addr()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The drop of the last clone, of all handles of shards and of all sockets ends the host, all shards together, and so
+/// does [`shutdown`](Self::shutdown). A shard that fails ends the others, too.
+#[derive(Clone, Debug)]
+pub struct Cores(Arc<Shards>);
+
+#[derive(Debug)]
+struct Shards {
+    hosts: Box<[Host]>,
+    /// Only one bind at a time takes a port on every shard.
+    binding: Mutex<()>,
+    /// The shard of the next connection.
+    next: AtomicUsize,
+}
+
+impl Cores {
+    fn new(hosts: Box<[Host]>) -> Self {
+        Self(Arc::new(Shards { hosts, binding: Mutex::new(()), next: AtomicUsize::new(0) }))
+    }
+
+    /// The shards. At least one.
+    pub fn shards(&self) -> &[Host] {
+        &self.0.hosts
+    }
+
+    /// Listens on all shards: for connections at `at`, of which a keyed hash of both ends gives each to a shard. An
+    /// unspecified address (`0.0.0.0`, `[::]`) means all of this host's, port 0 a free one.
+    ///
+    /// # Errors
+    /// Those of [`Host::listen`]; `AddrInUse`, too, if one shard alone uses the port: then no shard listens.
+    pub fn listen(&self, at: impl ToSocketAddrs) -> io::Result<CoresListener> {
+        self.listen_with(at, &BindOptions::new())
+    }
+
+    /// [`listen`](Self::listen) with options. Each shard has a backlog of its own.
+    pub fn listen_with(
+        &self,
+        at: impl ToSocketAddrs,
+        options: &BindOptions,
+    ) -> io::Result<CoresListener> {
+        let options = options.clone().every_shard(true);
+        let bind = |shard: &Host, at: SocketAddr| {
+            let listener = TcpListener::bind_on(shard, at, &options)?;
+            Ok((listener.local_addr()?.port(), listener))
+        };
+        self.bind_all(at, bind).map(CoresListener::new)
+    }
+
+    /// Binds a datagram socket on all shards. A keyed hash gives all datagrams of one peer to one shard.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen).
+    pub fn udp(&self, at: impl ToSocketAddrs) -> io::Result<CoresUdp> {
+        self.udp_with(at, &BindOptions::new())
+    }
+
+    /// [`udp`](Self::udp) with options.
+    pub fn udp_with(&self, at: impl ToSocketAddrs, options: &BindOptions) -> io::Result<CoresUdp> {
+        let options = options.clone().every_shard(true);
+        let bind = |shard: &Host, at: SocketAddr| {
+            let socket = UdpSocket::bind_on(shard, at, &options)?;
+            Ok((socket.local_addr()?.port(), socket))
+        };
+        self.bind_all(at, bind).map(CoresUdp::new)
+    }
+
+    /// Opens a connection on the next shard in turn, and waits until it is established.
+    ///
+    /// # Errors
+    /// Those of [`Host::connect`].
+    pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
+        self.connect_with(to, &ConnectOptions::new())
+    }
+
+    /// [`connect`](Self::connect) with options. A connection from a given local port is of the shard that its packets
+    /// belong to.
+    ///
+    /// # Errors
+    /// Those of [`Host::connect_with`].
+    pub fn connect_with(
+        &self,
+        to: impl ToSocketAddrs,
+        options: &ConnectOptions,
+    ) -> io::Result<TcpStream> {
+        let hosts = &self.0.hosts;
+        let begin = self.0.next.fetch_add(1, Ordering::Relaxed) % hosts.len();
+        let (end, begin) = hosts.split_at(begin);
+        let mut unavailable = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for shard in begin.iter().chain(end) {
+            match shard.connect_with(&to, options) {
+                // Its packets belong to another shard, or this shard has no port left.
+                Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+                    unavailable = error;
+                }
+                done => return done,
+            }
+        }
+        Err(unavailable)
+    }
+
+    /// The counts of all shards.
+    pub fn stats(&self) -> CoresStats {
+        CoresStats::new(self.shards().iter().map(Host::stats).collect())
+    }
+
+    /// Takes a turn of each shard; returns whether anything came in. For hosts started with
+    /// [`HostBuilder::manual`](crate::HostBuilder::manual).
+    pub fn turn(&self) -> bool {
+        // No short circuit: every shard has its turn.
+        self.shards().iter().fold(false, |worked, shard| shard.turn() | worked)
+    }
+
+    /// [`Host::shutdown`] of all shards, whose reports are summed.
+    pub fn shutdown(&self, limit: Duration) -> ShutdownReport {
+        self.shards().first().map(|shard| shard.shutdown(limit)).unwrap_or_default()
+    }
+
+    /// Binds the first address that every shard has free.
+    fn bind_all<T>(
+        &self,
+        at: impl ToSocketAddrs,
+        bind: impl Fn(&Host, SocketAddr) -> io::Result<(u16, T)>,
+    ) -> io::Result<Vec<T>> {
+        let under_lock = |shard: &Host| reentrancy::is_called_under_lock_of(shard.shared().id);
+        let Some(resolver) = self.shards().first() else { return Ok(Vec::new()) };
+        if self.shards().iter().any(under_lock) {
+            let text = "a service, an observer or an operation called the host that it lives in";
+            return Err(io::Error::new(io::ErrorKind::Deadlock, text));
+        }
+        let found = resolve_blocking(resolver, at)?;
+        let _binding = self.0.binding.lock().unwrap_or_else(PoisonError::into_inner);
+        first(found, |at| {
+            let mut tries = if at.port() == 0 { PORT_TRIES } else { 1 };
+            loop {
+                tries -= 1;
+                match self.bind_at(at, &bind) {
+                    // Another shard uses the port that the first one drew.
+                    Err(error) if tries > 0 && error.kind() == io::ErrorKind::AddrInUse => {}
+                    done => return done,
+                }
+            }
+        })
+    }
+
+    /// Binds an address on every shard, or on none.
+    fn bind_at<T>(
+        &self,
+        mut at: SocketAddr,
+        bind: impl Fn(&Host, SocketAddr) -> io::Result<(u16, T)>,
+    ) -> io::Result<Vec<T>> {
+        let bound = self.shards().iter().map(|shard| {
+            let (port, socket) = bind(shard, at)?;
+            at.set_port(port);
+            Ok(socket)
+        });
+        bound.collect()
+    }
+}

@@ -1,0 +1,86 @@
+//! The packets that wait for a shard ([`Inbox`]).
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use pagewire_stack::Stray;
+use pagewire_stack::limits::{STRAY_BACKLOG, STRAY_BACKLOG_BYTES};
+
+use crate::shared::DriverWaker;
+
+/// The packets that wait for one shard, in a lane for each sender: no sender takes the room of another.
+pub(super) struct Inbox {
+    lanes: Box<[Mutex<Lane>]>,
+    /// The senders whose lanes have packets, a bit for each.
+    pending: AtomicU32,
+    waker: OnceLock<DriverWaker>,
+}
+
+/// The packets of one sender: at most [`STRAY_BACKLOG`], which pin at most [`STRAY_BACKLOG_BYTES`]. As many more may
+/// be with the receiver already.
+#[derive(Default)]
+struct Lane {
+    queue: VecDeque<Stray>,
+    /// Bytes of memory that the packets pin.
+    bytes: usize,
+}
+
+impl Inbox {
+    pub(super) fn new(senders: usize) -> Self {
+        Self {
+            lanes: (0..senders).map(|_| Mutex::default()).collect(),
+            pending: AtomicU32::new(0),
+            waker: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn set_waker(&self, waker: DriverWaker) {
+        let _ = self.waker.set(waker);
+    }
+
+    /// Moves packets of a sender into its lane, as far as there is room, and wakes the receiver if it sleeps.
+    pub(super) fn push(&self, sender: usize, packets: &mut VecDeque<Stray>) {
+        let Some(lane) = self.lanes.get(sender) else { return };
+        let pushed = lane.lock().unwrap_or_else(PoisonError::into_inner).push(packets);
+        let bit = 1 << sender;
+        // SeqCst, as in `Shared::prepare_sleep`: a receiver that falls asleep either sees the packets, or is seen
+        // asleep here. One that had packets of this sender has been woken for them.
+        if pushed && self.pending.fetch_or(bit, Ordering::SeqCst) & bit == 0 {
+            self.waker.get().inspect(|waker| waker.wake());
+        }
+    }
+
+    /// The senders whose lanes have packets, a bit for each.
+    #[inline]
+    pub(super) fn pending(&self) -> u32 {
+        self.pending.load(Ordering::SeqCst)
+    }
+
+    /// Takes all packets of a sender. `into` is empty, and its memory stays with the lane.
+    pub(super) fn take(&self, sender: usize, into: &mut VecDeque<Stray>) {
+        let Some(lane) = self.lanes.get(sender) else { return };
+        // Before the packets: those that come later set the bit again.
+        self.pending.fetch_and(!(1 << sender), Ordering::SeqCst);
+        let mut lane = lane.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut lane.queue, into);
+        lane.bytes = 0;
+    }
+}
+
+impl Lane {
+    /// Moves packets in as far as there is room; returns whether any was.
+    fn push(&mut self, packets: &mut VecDeque<Stray>) -> bool {
+        let mut pushed = false;
+        while let Some(packet) = packets.front() {
+            let bytes = self.bytes + packet.pinned();
+            if self.queue.len() >= STRAY_BACKLOG || bytes > STRAY_BACKLOG_BYTES {
+                break;
+            }
+            self.bytes = bytes;
+            self.queue.extend(packets.pop_front());
+            pushed = true;
+        }
+        pushed
+    }
+}

@@ -1,0 +1,126 @@
+//! The hosts that are the shards of one host ([`Group`]): how packets pass between them, and what ends them all.
+//!
+//! ```text
+//!   shard 0: turn -> its stack -> poll_stray --> inbox of shard 1 --> shard 1: turn -> handle_stray
+//!                                                    \--> wakes the driver of shard 1, if that sleeps
+//! ```
+//!
+//! Each shard has its own lock. A shard that holds it takes at most the lock of a lane of an inbox besides
+//! (`inbox.rs`), so that no two shards wait for each other. What holds for the host as a whole is an atomic here: a
+//! shard that failed fails all, and no shard lets go of its devices before the shutdown of all is over, because a
+//! packet for one shard may come in at any.
+
+mod exchange;
+mod inbox;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use crate::shared::{DriverWaker, Shared};
+
+pub(crate) use exchange::Exchange;
+use inbox::Inbox;
+
+/// The hosts that are the shards of one host.
+pub(crate) struct Group {
+    inboxes: Box<[Inbox]>,
+    /// All shards in their order, once they have started.
+    members: OnceLock<Box<[Weak<Shared>]>>,
+    /// The shards whose part of the shutdown is over, a bit for each.
+    over: AtomicU32,
+    failed: AtomicBool,
+}
+
+/// The place of a host in its group.
+#[derive(Clone)]
+pub(crate) struct Member {
+    group: Arc<Group>,
+    index: usize,
+}
+
+impl Group {
+    /// A place for each of `count` shards.
+    pub(crate) fn members(count: usize) -> Vec<Member> {
+        let group = Arc::new(Self {
+            inboxes: (0..count).map(|_| Inbox::new(count)).collect(),
+            members: OnceLock::new(),
+            over: AtomicU32::new(0),
+            failed: AtomicBool::new(false),
+        });
+        (0..count).map(|index| Member { group: Arc::clone(&group), index }).collect()
+    }
+}
+
+impl Member {
+    /// Tells the group of its shards, which have started.
+    pub(crate) fn set_members(&self, shards: &[Arc<Shared>]) {
+        let _ = self.group.members.set(shards.iter().map(Arc::downgrade).collect());
+    }
+
+    /// Lets packets of the other shards wake this one's driver.
+    pub(crate) fn set_waker(&self, waker: DriverWaker) {
+        if let Some(inbox) = self.group.inboxes.get(self.index) {
+            inbox.set_waker(waker);
+        }
+    }
+
+    /// The other shards that still run.
+    pub(crate) fn others(&self) -> impl Iterator<Item = Arc<Shared>> + use<'_> {
+        let members = self.group.members.get().into_iter().flatten().enumerate();
+        members.filter(|(index, _)| *index != self.index).filter_map(|(_, shard)| shard.upgrade())
+    }
+
+    /// This shard's part of the shutdown is over. Returns whether that of all is.
+    pub(crate) fn end(&self) -> bool {
+        let (bit, all) = (1 << self.index, u32::MAX >> (32 - self.group.inboxes.len()));
+        let over = self.group.over.fetch_or(bit, Ordering::AcqRel) | bit;
+        over == all || self.has_failed()
+    }
+
+    /// Fails all shards, each in its next turn.
+    pub(crate) fn fail(&self) {
+        if !self.group.failed.swap(true, Ordering::AcqRel) {
+            self.others().for_each(|shard| shard.wake_driver());
+        }
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.group.failed.load(Ordering::Acquire)
+    }
+}
+
+impl Shared {
+    /// The other shards of the host, if it has several.
+    pub(crate) fn others(&self) -> impl Iterator<Item = Arc<Shared>> + use<'_> {
+        self.member.iter().flat_map(Member::others)
+    }
+
+    /// The other shards that nobody drives but the waits of this thread.
+    fn others_driven_by_waits(&self) -> impl Iterator<Item = Arc<Shared>> + use<'_> {
+        self.others().filter(|shard| shard.is_driven_by_waits())
+    }
+
+    /// Whether a wait of this thread has to drive other shards, too.
+    pub(crate) fn drives_others(&self) -> bool {
+        self.member.is_some() && self.others_driven_by_waits().next().is_some()
+    }
+
+    /// Takes a turn of each other shard that nobody drives but the waits of this thread: a packet for this
+    /// shard may come in there. Returns whether anything came in.
+    pub(crate) fn turn_others(&self) -> bool {
+        let mut worked = false;
+        for shard in self.others_driven_by_waits() {
+            // A lock that another thread holds is no loss: that thread takes turns, too.
+            let Some(mut inner) = shard.try_lock() else { continue };
+            let now = shard.now();
+            let over = match shard.shutdown.is_requested() {
+                true => shard.step_shutdown(&mut inner, now),
+                false => None,
+            };
+            worked |= inner.turn(now);
+            shard.unlock_and_wake(inner);
+            over.into_iter().for_each(|report| shard.shutdown.set_report(report));
+        }
+        worked
+    }
+}

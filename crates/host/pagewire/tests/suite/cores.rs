@@ -1,0 +1,466 @@
+//! Hosts of several cores: sockets on all shards or on one, packets that come in at any shard, and the end of all.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use pagewire::device::{Capabilities, DeviceCounters, DeviceError, PacketBuf, PairEnd};
+use pagewire::memory::CopyLedger;
+use pagewire::services::Instant;
+use pagewire::{
+    BindOptions, ConnectOptions, Cores, Device, Host, StartError, TcpStream, UdpSocket,
+};
+
+use crate::support::{Odd, PATIENCE, pair};
+
+const SERVER: &str = "10.0.0.1:80";
+
+/// A device of several queues: the other side's frames come in at a queue that chance draws for each.
+struct Spread {
+    device: PairEnd,
+    queues: Vec<VecDeque<PacketBuf>>,
+    /// The last number that was drawn.
+    chance: u64,
+}
+
+/// A queue of [`Spread`].
+struct SpreadQueue {
+    spread: Arc<Mutex<Spread>>,
+    index: usize,
+    capabilities: Capabilities,
+}
+
+fn spread(device: PairEnd, count: usize, seed: u64) -> impl Iterator<Item = SpreadQueue> {
+    let capabilities = device.capabilities().clone();
+    let queues = (0..count).map(|_| VecDeque::new()).collect();
+    let spread = Arc::new(Mutex::new(Spread { device, queues, chance: seed }));
+    (0..count).map(move |index| SpreadQueue {
+        spread: Arc::clone(&spread),
+        index,
+        capabilities: capabilities.clone(),
+    })
+}
+
+impl Device for SpreadQueue {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn transmit(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) -> Result<(), DeviceError> {
+        self.spread.lock().expect("lock").device.transmit(now, frames, ledger)
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        ledger: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        let mut spread = self.spread.lock().expect("lock");
+        let Spread { device, queues, chance } = &mut *spread;
+        let mut received = VecDeque::new();
+        let end = device.receive(now, &mut received, max, ledger);
+        for frame in received {
+            // Knuth's generator: its high bits are as good as any.
+            *chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let queue = (*chance >> 33) as usize % queues.len();
+            queues[queue].push_back(frame);
+        }
+        let queue = &mut queues[self.index];
+        let count = queue.len().min(max);
+        frames.extend(queue.drain(..count));
+        if count == 0 { end.map(|_| 0) } else { Ok(count) }
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        DeviceCounters::default()
+    }
+}
+
+/// Hosts that only the tests drive, with a clock of the tests.
+struct World {
+    server: Cores,
+    client: Host,
+    clock: Arc<AtomicU64>,
+}
+
+impl World {
+    fn new(cores: usize) -> Self {
+        let (left, right) = pair();
+        let clock = Arc::new(AtomicU64::new(0));
+        let host = || Host::builder().manual().clock(Arc::clone(&clock)).spin(Duration::ZERO);
+        let server = host().address("10.0.0.1/24").cores(cores);
+        let server = server.device_queues(spread(left, cores, 7)).start().expect("server");
+        let client = host().device(right).address("10.0.0.2/24").start().expect("client");
+        Self { server, client, clock }
+    }
+
+    /// Takes turns until nothing happens, and lets a millisecond pass.
+    fn settle(&self) {
+        while self.server.turn() | self.client.turn() {}
+        self.clock.fetch_add(1_000_000, Ordering::Relaxed);
+    }
+
+    fn connect(&self) -> TcpStream {
+        self.client.start_connect(SERVER.parse().expect("address")).expect("connect")
+    }
+}
+
+/// What is queued at the listeners of all shards.
+fn accepted(listeners: &[pagewire::TcpListener]) -> Vec<Vec<TcpStream>> {
+    let all = |listener: &pagewire::TcpListener| {
+        listener.set_nonblocking(true).expect("nonblocking");
+        std::iter::from_fn(|| listener.accept().ok()).map(|(stream, _)| stream).collect()
+    };
+    listeners.iter().map(all).collect()
+}
+
+#[test]
+fn connections_spread_over_the_shards_whatever_queue_their_frames_come_in_at() {
+    let world = World::new(4);
+    let listener = world.server.listen(SERVER).expect("listener");
+    let mut clients = Vec::new();
+    let mut served = vec![Vec::new(); 4];
+    for _ in 0..8 {
+        clients.extend((0..50).map(|_| world.connect()));
+        world.settle();
+        for (all, new) in served.iter_mut().zip(accepted(listener.shards())) {
+            all.extend(new);
+        }
+    }
+    let counts: Vec<usize> = served.iter().map(Vec::len).collect();
+    assert_eq!(counts.iter().sum::<usize>(), 400);
+    assert!(counts.iter().all(|n| (60..=140).contains(n)), "{counts:?}");
+    // About three of four frames of 800 or more came in elsewhere.
+    let stats = world.server.stats();
+    let total = stats.total().expect("shards").counters;
+    assert!(total.strays_passed > 500, "{}", total.strays_passed);
+    assert_eq!(total.strays_passed, total.strays_taken);
+    assert!(stats.to_string().contains("core 3: "));
+}
+
+#[test]
+fn streams_arrive_whole_and_by_reference_although_their_frames_come_in_anywhere() {
+    const LEN: usize = 1 << 20;
+    let world = World::new(3);
+    let listener = world.server.listen(SERVER).expect("listener");
+    let clients: Vec<_> = (0..6).map(|_| world.connect()).collect();
+    world.settle();
+    let served: Vec<_> = accepted(listener.shards()).into_iter().flatten().collect();
+    assert_eq!(served.len(), clients.len());
+    for (n, client) in (0..).zip(&clients) {
+        client.set_nonblocking(true).expect("nonblocking");
+        client.send(vec![n; LEN]).expect("send");
+        client.shutdown(Shutdown::Write).expect("shutdown");
+    }
+    let mut received = vec![Vec::new(); served.len()];
+    for _ in 0..10_000 {
+        world.settle();
+        for (stream, into) in served.iter().zip(&mut received) {
+            stream.set_nonblocking(true).expect("nonblocking");
+            match stream.recv_chunks(1 << 20) {
+                Ok(chunks) => chunks.for_each_piece(|piece| into.extend_from_slice(piece)),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        }
+        if received.iter().all(|data| data.len() == LEN) {
+            break;
+        }
+    }
+    for data in received {
+        assert!(data.len() == LEN && data.iter().all(|byte| *byte == data[0]));
+    }
+    let copied = world.server.stats().total().expect("shards").ledger.ours();
+    assert_eq!(copied, 0, "payload passes between shards by reference");
+}
+
+#[test]
+fn a_port_is_of_all_shards_or_of_one() {
+    let world = World::new(2);
+    let [first, second] = world.server.shards() else { panic!("two shards") };
+    let alone = first.listen(SERVER).expect("alone");
+    assert_eq!(world.server.listen(SERVER).expect_err("taken").kind(), ErrorKind::AddrInUse);
+    assert_eq!(second.listen(SERVER).expect_err("taken").kind(), ErrorKind::AddrInUse);
+    drop(alone);
+    let all = world.server.listen(SERVER).expect("all");
+    assert_eq!(first.listen(SERVER).expect_err("taken").kind(), ErrorKind::AddrInUse);
+    drop(all);
+    // A bind that fails leaves nothing behind on the shards before.
+    let last = second.listen(SERVER).expect("last");
+    assert_eq!(world.server.listen(SERVER).expect_err("taken").kind(), ErrorKind::AddrInUse);
+    drop(last);
+    first.listen(SERVER).expect("nothing is left");
+}
+
+#[test]
+fn a_free_port_is_free_on_all_shards() {
+    let world = World::new(3);
+    let listener = world.server.listen("0.0.0.0:0").expect("listener");
+    let port = listener.local_addr().expect("address").port();
+    assert_ne!(port, 0);
+    for shard in listener.shards() {
+        assert_eq!(shard.local_addr().expect("address"), ([0, 0, 0, 0], port).into());
+    }
+}
+
+#[test]
+fn a_socket_of_one_shard_is_reached_by_frames_of_any_queue() {
+    let world = World::new(3);
+    let listener = world.server.shards()[2].listen(SERVER).expect("listener");
+    let clients: Vec<_> = (0..20).map(|_| world.connect()).collect();
+    world.settle();
+    let [served] = &accepted(&[listener])[..] else { panic!("one listener") };
+    assert_eq!(served.len(), clients.len());
+}
+
+#[test]
+fn datagrams_of_a_peer_come_to_one_shard_and_answers_leave_from_any() {
+    let world = World::new(3);
+    let socket = world.server.udp("10.0.0.1:53").expect("socket");
+    for shard in socket.shards() {
+        shard.set_nonblocking(true).expect("nonblocking");
+    }
+    let peers: Vec<UdpSocket> = (0..30)
+        .map(|n| world.client.udp(SocketAddr::from(([10, 0, 0, 2], 4000 + n))).expect("peer"))
+        .collect();
+    // Both sides learn each other's link addresses first: few datagrams wait for one.
+    drop(world.connect());
+    world.settle();
+    for peer in &peers {
+        peer.set_nonblocking(true).expect("nonblocking");
+        for n in 0..4 {
+            peer.send_to(&[n], "10.0.0.1:53").expect("send");
+        }
+    }
+    world.settle();
+    let mut by_shard = Vec::new();
+    for shard in socket.shards() {
+        let mut received = BTreeMap::new();
+        let mut byte = [0];
+        // In any order: chance draws the queue of each frame.
+        while let Ok((_, peer)) = shard.recv_from(&mut byte) {
+            *received.entry(peer).or_insert(0) += 1;
+        }
+        assert!(received.values().all(|n| *n == 4), "all of a peer's");
+        by_shard.push(received.len());
+    }
+    assert_eq!(by_shard.iter().sum::<usize>(), peers.len());
+    assert!(by_shard.iter().all(|n| *n > 0), "{by_shard:?}");
+    for (n, peer) in peers.iter().enumerate() {
+        let shard = &socket.shards()[n % 3];
+        shard.send_to(b"!", peer.local_addr().expect("address")).expect("answer");
+    }
+    world.settle();
+    for peer in &peers {
+        assert_eq!(peer.recv_from(&mut [0; 9]).expect("answer").1, "10.0.0.1:53".parse().unwrap());
+    }
+}
+
+#[test]
+fn connections_of_all_shards_get_their_answers() {
+    let world = World::new(4);
+    let listener = world.client.listen("10.0.0.2:9000").expect("listener");
+    let to: SocketAddr = "10.0.0.2:9000".parse().expect("address");
+    let shards = world.server.shards().iter().cycle();
+    let near: Vec<_> =
+        shards.take(40).map(|shard| shard.start_connect(to).expect("near")).collect();
+    world.settle();
+    world.settle();
+    let [far] = &accepted(&[listener])[..] else { panic!("one listener") };
+    assert_eq!(far.len(), near.len());
+    for stream in &near {
+        stream.set_nonblocking(true).expect("nonblocking");
+        assert!((&*stream).write(b"?").is_ok(), "established");
+    }
+}
+
+#[test]
+fn a_connection_from_a_given_port_is_of_the_shard_that_its_packets_belong_to() {
+    let (left, right) = pair();
+    let server = Host::builder().device(left).address("10.0.0.1/24").cores(3);
+    let server = server.start().expect("server");
+    let client = Host::builder().device(right).address("10.0.0.2/24").start().expect("client");
+    let listener = client.listen("10.0.0.2:9000").expect("listener");
+    for port in 5000..5020 {
+        let options = ConnectOptions::new().local(SocketAddr::from(([10, 0, 0, 1], port)));
+        let near = server.connect_with("10.0.0.2:9000", &options).expect("connect");
+        let (far, peer) = listener.accept().expect("accept");
+        assert_eq!(peer, near.local_addr().expect("address"));
+        drop((near, far));
+    }
+}
+
+#[test]
+fn a_wait_drives_all_shards_of_a_host_that_nobody_drives() {
+    let (left, right) = pair();
+    let server = Host::builder().manual().address("10.0.0.1/24").cores(3);
+    let server = server.device_queues(spread(left, 3, 1)).start().expect("server");
+    let client = Host::builder().device(right).address("10.0.0.2/24").start().expect("client");
+    let listener = server.listen(SERVER).expect("listener");
+    let peer = thread::spawn(move || {
+        for n in 0..20u8 {
+            let mut stream = client.connect(SERVER).expect("connect");
+            stream.write_all(&[n; 9]).expect("write");
+            stream.read_exact(&mut [0; 9]).expect("answer");
+        }
+    });
+    for n in 0..20u8 {
+        let (mut stream, _) = listener.accept().expect("accept");
+        let mut request = [0; 9];
+        stream.read_exact(&mut request).expect("request");
+        assert_eq!(request, [n; 9]);
+        stream.write_all(&request).expect("answer");
+    }
+    peer.join().expect("peer");
+}
+
+#[test]
+fn threads_of_all_cores_serve_a_device_with_one_queue() {
+    let (left, right) = pair();
+    let server = Host::builder().device(left).address("10.0.0.1/24").cores(3);
+    let server = server.start().expect("server");
+    let client = Host::builder().device(right).address("10.0.0.2/24").start().expect("client");
+    let listener = server.listen(SERVER).expect("listener");
+    let serve = |listener: pagewire::TcpListener| {
+        move || {
+            let mut served = 0;
+            while let Ok((mut stream, _)) = listener.accept() {
+                let mut request = [0; 5];
+                while stream.read_exact(&mut request).is_ok() {
+                    stream.write_all(&request).expect("answer");
+                }
+                served += 1;
+            }
+            served
+        }
+    };
+    let threads: Vec<_> =
+        listener.shards().iter().map(|shard| thread::spawn(serve(shard.clone()))).collect();
+    for n in 0..60u8 {
+        let mut stream = client.connect(SERVER).expect("connect");
+        for _ in 0..5 {
+            stream.write_all(&[n; 5]).expect("write");
+            let mut answer = [0; 5];
+            stream.read_exact(&mut answer).expect("answer");
+            assert_eq!(answer, [n; 5]);
+        }
+    }
+    server.shutdown(PATIENCE);
+    let served: Vec<i32> = threads.into_iter().map(|t| t.join().expect("thread")).collect();
+    assert_eq!(served.iter().sum::<i32>(), 60);
+    assert!(served.iter().all(|n| *n > 0), "{served:?}");
+}
+
+#[test]
+fn the_shutdown_of_one_shard_is_that_of_all_and_delivers_what_all_have_queued() {
+    const LEN: usize = 1 << 20;
+    let (left, right) = pair();
+    let server = Host::builder().device(left).address("10.0.0.1/24").cores(3);
+    let server = server.start().expect("server");
+    let client = Host::builder().device(right).address("10.0.0.2/24").start().expect("client");
+    let listener = server.listen(SERVER).expect("listener");
+    let readers: Vec<_> = (0..12)
+        .map(|_| {
+            let mut near = client.connect(SERVER).expect("connect");
+            let (far, _) = listener.accept().expect("accept");
+            far.send(vec![7; LEN]).expect("send");
+            drop(far);
+            thread::spawn(move || {
+                let mut all = Vec::new();
+                near.read_to_end(&mut all).map(|_| all.len())
+            })
+        })
+        .collect();
+    let report = server.shards()[1].shutdown(PATIENCE);
+    assert_eq!(report.reset + report.broken + report.lost, 0, "{report:?}");
+    for reader in readers {
+        assert_eq!(reader.join().expect("reader").expect("read"), LEN);
+    }
+    for shard in server.shards() {
+        assert_eq!(shard.check().expect_err("down").kind(), ErrorKind::NetworkDown);
+    }
+}
+
+#[test]
+fn one_socket_keeps_all_shards_running() {
+    let (left, right) = pair();
+    let server = Host::builder().device(left).address("10.0.0.1/24").cores(3);
+    let server = server.start().expect("server");
+    let client = Host::builder().device(right).address("10.0.0.2/24").start().expect("client");
+    let listener = server.shards()[2].listen(SERVER).expect("listener");
+    let mut near = client.connect(SERVER).expect("connect");
+    let (mut far, _) = listener.accept().expect("accept");
+    drop((server, listener));
+    // The frames come in at the first shard.
+    near.write_all(b"still?").expect("write");
+    far.read_exact(&mut [0; 6]).expect("read");
+    drop(far);
+    assert_eq!(near.read(&mut [0; 6]).expect("end"), 0);
+}
+
+#[test]
+fn a_lost_device_ends_all_shards() {
+    let (left, right) = pair();
+    let server = Host::builder().device(left).address("10.0.0.1/24").cores(3);
+    let server = server.start().expect("server");
+    drop(right);
+    for shard in server.shards() {
+        shard.failed().wait().expect("a thread of the program");
+        assert_eq!(shard.check().expect_err("down").kind(), ErrorKind::NetworkDown);
+    }
+}
+
+#[test]
+fn a_shard_that_fails_ends_the_others() {
+    let armed = Arc::new(AtomicBool::new(false));
+    let ((one, _far), (other, _away)) = (pair(), pair());
+    let explodes = Arc::clone(&armed);
+    let acts: Box<dyn FnMut() -> Result<(), DeviceError> + Send> = Box::new(move || {
+        assert!(!explodes.load(Ordering::Acquire), "in the middle of our own work, as asked");
+        Ok(())
+    });
+    let fine: Box<dyn FnMut() -> Result<(), DeviceError> + Send> = Box::new(|| Ok(()));
+    let queues = [(one, fine), (other, acts)];
+    let queues = queues.map(|(end, acts)| Odd { end, acts, ready: None });
+    let server = Host::builder().address("10.0.0.1/24").cores(2).device_queues(queues);
+    let server = server.start().expect("server");
+    armed.store(true, Ordering::Release);
+    for shard in server.shards() {
+        let down = shard.failed().wait().expect("a thread of the program");
+        assert!(down.cause.contains("panicked"), "{down}");
+    }
+}
+
+#[test]
+fn a_host_has_some_cores_but_not_too_many_and_a_queue_for_each_at_most() {
+    for cores in [0, 33] {
+        let (device, _far) = pair();
+        let refused = Host::builder().device(device).address("10.0.0.1/24").cores(cores).start();
+        assert!(matches!(refused, Err(StartError::Cores(n)) if n == cores));
+    }
+    let (device, _far) = pair();
+    let host = Host::builder().address("10.0.0.1/24").cores(2);
+    let refused = host.device_queues(spread(device, 3, 0)).start();
+    assert!(matches!(refused, Err(StartError::Queues { queues: 3, cores: 2 })));
+    assert!(matches!(Host::builder().cores(2).start(), Err(StartError::NoDevice)));
+}
+
+#[test]
+fn a_host_of_one_core_passes_nothing_on() {
+    let world = World::new(1);
+    let _listener = world.server.listen_with(SERVER, &BindOptions::new().backlog(9)).expect("one");
+    let _near = world.connect();
+    world.settle();
+    let total = world.server.stats().total().expect("one shard").counters;
+    assert_eq!((total.strays_passed, total.strays_taken), (0, 0));
+}
