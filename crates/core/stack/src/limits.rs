@@ -261,11 +261,11 @@ pub const SEGMENTS_PER_POLL: usize = 64;
 /// Shards of one host: stacks with the same addresses.
 pub const MAX_SHARDS: usize = 32;
 
-/// Packets that wait in one stack for their way to other shards; further ones are dropped
+/// Packets that wait in one stack for their way to one other shard; further ones are dropped
 /// (Linux's `netdev_max_backlog` is 1,000).
 pub const STRAY_BACKLOG: usize = 1024;
 
-/// Bytes of payload in these packets.
+/// Bytes of memory that the payload of these packets keeps: a page for each.
 pub const STRAY_BACKLOG_BYTES: usize = 4 << 20;
 
 /// Looped-back packets and notices handled in one `poll_transmit`.

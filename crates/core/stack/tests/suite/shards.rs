@@ -6,7 +6,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use pagewire_mem::{Instant, PacketBuf, RxChecksum, TxChecksum};
-use pagewire_stack::{BindOptions, Error, ListenOptions, ListenerId, Shard, Stack, TcpId};
+use pagewire_stack::limits::STRAY_BACKLOG;
+use pagewire_stack::{
+    BindOptions, DropReason, Error, ListenOptions, ListenerId, Shard, Stack, TcpId,
+};
 
 use crate::common::{Verbs, addr, capabilities, config, pattern, ready};
 
@@ -292,6 +295,54 @@ fn a_datagram_socket_gets_its_answers_from_everywhere() {
             assert_eq!(answer.map(|(_, from)| from), Ok(at));
         }
     }
+}
+
+#[test]
+fn a_flood_for_one_shard_takes_no_room_of_others() {
+    let mut w = World::new([1, 3], |_| 0);
+    let servers = [1, 2].map(|shard| {
+        let at = SocketAddr::new("10.0.0.2".parse().unwrap(), 50 + shard as u16);
+        (at, w.hosts[1][shard].bind_udp(at, BindOptions::default()).unwrap())
+    });
+    let client = w.hosts[0][0].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    let send = |w: &mut World, data: &[u8], to| {
+        w.hosts[0][0].send_to(w.now, client, data, Some(to)).unwrap();
+        let mut frames = VecDeque::new();
+        while w.hosts[0][0].poll_transmit(w.now, &mut frames) {}
+        frames.into_iter().for_each(|frame| w.deliver(1, frame));
+    };
+    // No turn of the first shard ends meanwhile.
+    for _ in 0..STRAY_BACKLOG + 10 {
+        send(&mut w, b"a flood.", servers[0].0);
+    }
+    send(&mut w, b"hello", servers[1].0);
+    assert_eq!(w.hosts[1][0].counters().drops(DropReason::StrayBacklogFull), 10);
+    w.pass_strays(1);
+    let mut buf = [0; 8];
+    let got = w.hosts[1][2].recv_from(servers[1].1, &mut buf[..]).map(|(n, _)| n);
+    assert_eq!(got, Ok(5));
+}
+
+#[test]
+fn an_error_for_another_shard_leaves_its_packet_behind() {
+    let mut w = World::new([3, 1], |_| 0);
+    let from = SocketAddr::new("10.0.0.1".parse().unwrap(), 7);
+    let client = w.hosts[0][2].bind_udp(from, BindOptions::default()).unwrap();
+    w.hosts[0][2].udp(client).unwrap().connect(addr("10.0.0.2:7")).unwrap();
+    // The first finds out the peer's station.
+    w.hosts[0][2].send_to(w.now, client, b"?", None).unwrap();
+    w.run(Duration::from_millis(10));
+    assert_eq!(w.hosts[0][2].take_error(client), Some(Error::ConnectionRefused));
+    w.hosts[0][2].send_to(w.now, client, &pattern(500)[..], None).unwrap();
+    let mut frames = VecDeque::new();
+    for (from, to) in [((0, 2), 1), ((1, 0), 0)] {
+        while w.hosts[from.0][from.1].poll_transmit(w.now, &mut frames) {}
+        frames.drain(..).for_each(|frame| w.deliver(to, frame));
+    }
+    let (to, stray) = w.hosts[0][0].poll_stray().unwrap();
+    assert_eq!((to, format!("{stray:?}")), (2, "Stray { len: 0, .. }".into()));
+    w.hosts[0][2].handle_stray(w.now, stray);
+    assert_eq!(w.hosts[0][2].take_error(client), Some(Error::ConnectionRefused));
 }
 
 #[test]

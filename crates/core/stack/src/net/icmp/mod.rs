@@ -186,7 +186,7 @@ impl Net {
         self.counters.icmp_errors_received += 1;
         let error = Inbound::IcmpError { about, kind };
         if let Some(home) = self.foreign_home_of_quote(&about) {
-            self.pass_to(home, StrayKind::Inbound(error), packet);
+            self.pass_to(home, StrayKind::Inbound(error), &mut PacketBuf::for_rx());
             return Ok(None);
         }
         Ok(Some(error))

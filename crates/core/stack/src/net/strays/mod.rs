@@ -146,10 +146,11 @@ impl Net {
 
     /// Tells all other shards of a neighbour.
     pub(super) fn spread_news(&mut self, news: NeighborNews) {
-        let Some(state) = self.shard.as_ref().filter(|s| s.strays.has_room_for_news()) else {
-            return;
-        };
+        let Some(state) = &self.shard else { return };
         for to in state.shard.others() {
+            if !self.shard.as_ref().is_some_and(|state| state.strays.has_room_for_news(to)) {
+                continue;
+            }
             self.pass_to(to, StrayKind::Neighbor(news), &mut PacketBuf::for_rx());
         }
     }

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use pagewire_mem::PacketBuf;
+use pagewire_mem::{Frag, PacketBuf};
 
-use crate::limits::{STRAY_BACKLOG, STRAY_BACKLOG_BYTES};
+use crate::limits::{MAX_SHARDS, STRAY_BACKLOG, STRAY_BACKLOG_BYTES};
 use crate::net::input::extensions::ReceivedPart;
 use crate::net::input::received::Inbound;
 use crate::net::neighbors::NeighborNews;
@@ -18,7 +18,7 @@ pub struct Stray {
 
 /// How far the shard that received a stray has come with it.
 pub(crate) enum StrayKind {
-    /// To the sockets.
+    /// To the sockets. The packet of an ICMP error is empty.
     Inbound(Inbound),
     /// To the reassembly of the datagram that it is a fragment of.
     Fragment(Box<ReceivedPart>),
@@ -39,37 +39,119 @@ impl std::fmt::Debug for Stray {
     }
 }
 
-/// Strays with the shards that they are for, up to [`STRAY_BACKLOG`] with [`STRAY_BACKLOG_BYTES`] of payload.
+impl Stray {
+    /// Bytes of memory that its payload keeps.
+    fn pinned(&self) -> usize {
+        self.packet.frags().iter().map(Frag::pinned).sum()
+    }
+}
+
+/// Strays that wait to leave, a queue for each shard that they are for. A flood for one shard takes no room of others.
 #[derive(Default)]
 pub(crate) struct Strays {
-    queue: VecDeque<(usize, Stray)>,
-    bytes: usize,
+    /// By shard.
+    homes: Vec<HomeQueue>,
+    /// The shards that strays wait for, a bit for each.
+    waiting: u32,
+    /// The shard that is served next if strays wait for it.
+    next: usize,
+}
+
+/// Strays for one shard: up to [`STRAY_BACKLOG`], which keep up to [`STRAY_BACKLOG_BYTES`].
+#[derive(Default)]
+struct HomeQueue {
+    queue: VecDeque<Stray>,
+    pinned: usize,
 }
 
 impl Strays {
     /// Adds a stray; `false`: there is no room.
     pub(crate) fn push(&mut self, to: usize, stray: Stray) -> bool {
-        let bytes = self.bytes + stray.packet.frag_len();
-        let has_room = self.queue.len() < STRAY_BACKLOG && bytes <= STRAY_BACKLOG_BYTES;
+        if to >= self.homes.len() {
+            self.homes.resize_with(to + 1, HomeQueue::default);
+        }
+        let Some(home) = self.homes.get_mut(to) else { return false };
+        let pinned = home.pinned + stray.pinned();
+        let has_room = home.queue.len() < STRAY_BACKLOG && pinned <= STRAY_BACKLOG_BYTES;
         if has_room {
-            self.bytes = bytes;
-            self.queue.push_back((to, stray));
+            home.pinned = pinned;
+            home.queue.push_back(stray);
+            self.waiting |= 1 << to;
         }
         has_room
     }
 
     /// Whether there is room for what can be said again: a part is for packets alone.
-    pub(crate) fn has_room_for_news(&self) -> bool {
-        self.queue.len() < STRAY_BACKLOG / 4
+    pub(crate) fn has_room_for_news(&self, to: usize) -> bool {
+        self.homes.get(to).is_none_or(|home| home.queue.len() < STRAY_BACKLOG / 4)
     }
 
+    /// Takes a stray: of each shard in turns.
     pub(crate) fn pop(&mut self) -> Option<(usize, Stray)> {
-        let (to, stray) = self.queue.pop_front()?;
-        self.bytes -= stray.packet.frag_len();
+        let from_next = self.waiting & (u32::MAX << self.next);
+        let first = if from_next != 0 { from_next } else { self.waiting };
+        let to = first.trailing_zeros() as usize;
+        let home = self.homes.get_mut(to)?;
+        let stray = home.queue.pop_front()?;
+        home.pinned -= stray.pinned();
+        if home.queue.is_empty() {
+            self.waiting &= !(1 << to);
+        }
+        self.next = (to + 1) % MAX_SHARDS;
         Some((to, stray))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.waiting == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use pagewire_mem::{CopyLedger, CopyReason, PAGE_SIZE, PagePool, PageWriter};
+
+    use super::*;
+
+    #[test]
+    fn strays_count_with_the_memory_that_they_keep_until_they_leave() {
+        let mut pool = PagePool::new("test", 4 * PAGE_SIZE).unwrap();
+        let (mut writer, mut ledger) = (PageWriter::new(), CopyLedger::new());
+        let (payload, _) = writer.write(&mut pool, b"hello", &mut ledger, CopyReason::Icmp);
+        let small = || stray(payload.iter().cloned());
+        let large = |n| stray([Frag::from_bytes(Bytes::from(vec![0; n]))]);
+        let mut strays = Strays::default();
+        assert!(strays.push(1, small()));
+        assert!(!strays.push(1, large(STRAY_BACKLOG_BYTES - PAGE_SIZE + 1)), "a page is kept");
+        assert!(strays.push(1, large(STRAY_BACKLOG_BYTES - PAGE_SIZE)) && !strays.push(1, small()));
+        assert!(strays.push(0, large(STRAY_BACKLOG_BYTES)), "for another shard");
+        let order: Vec<usize> = std::iter::from_fn(|| strays.pop().map(|(to, _)| to)).collect();
+        assert_eq!(order, [0, 1, 1]);
+        assert!(strays.is_empty() && strays.push(1, large(STRAY_BACKLOG_BYTES)));
+    }
+
+    #[test]
+    fn shards_are_served_in_turns() {
+        let mut strays = Strays::default();
+        for to in [31, 31, 31, 0, 0, 7] {
+            assert!(strays.push(to, stray([])));
+        }
+        let order: Vec<usize> = std::iter::from_fn(|| strays.pop().map(|(to, _)| to)).collect();
+        assert_eq!(order, [0, 7, 31, 0, 31, 31]);
+    }
+
+    fn stray(payload: impl IntoIterator<Item = Frag>) -> Stray {
+        let mut packet = PacketBuf::for_rx();
+        payload.into_iter().for_each(|frag| packet.push_frag(frag).unwrap());
+        let about = crate::net::QuotedPacket {
+            src: "10.0.0.1".parse().unwrap(),
+            dst: "10.0.0.2".parse().unwrap(),
+            protocol: 17,
+            src_port: 1,
+            dst_port: 2,
+            seq: 0,
+        };
+        let kind = crate::net::IcmpKind::PortUnreachable;
+        Stray { kind: StrayKind::Inbound(Inbound::IcmpError { about, kind }), packet }
     }
 }
