@@ -324,9 +324,9 @@ pagewire_mem::counters! {
         rx_fragments,
         /// Datagrams put together from fragments.
         reassembled,
-        /// Packets passed on to the shards that they belong to, and messages about neighbours to other shards.
+        /// Packets passed on to the shards that they belong to, and news to other shards.
         strays_passed,
-        /// Such packets and messages taken from other shards.
+        /// Such packets and news taken from other shards.
         strays_taken,
         /// Fragments sent.
         tx_fragments,

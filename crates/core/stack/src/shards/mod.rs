@@ -18,7 +18,8 @@
 //!   among the shard's connections first, so a segment of a connection costs nothing more at home.
 //! - **ICMP errors** go to the home of the packet that they quote.
 //! - **Fragments** of a datagram are put together by one shard. A hash of addresses and identification chooses it.
-//! - **ARP and neighbour discovery** are answered by the shard that receives them. The others get copies to learn from.
+//! - **ARP and neighbour discovery** are answered by the shard that receives them. The others get news
+//!   of the neighbour that sent the message.
 //! - Echo requests to the host, unknown protocols and packets to forward are handled where they come in.
 //! - **Groups**: a shard drops packets to groups that only other shards have joined. Not supported yet.
 //!

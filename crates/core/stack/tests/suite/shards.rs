@@ -324,6 +324,66 @@ fn a_flood_for_one_shard_takes_no_room_of_others() {
 }
 
 #[test]
+fn news_of_many_neighbours_leave_as_one_stray_for_each_shard_and_take_no_room_of_packets() {
+    let mut w = World::new([1, 32], |_| 0);
+    let at = SocketAddr::new("10.0.0.2".parse().unwrap(), 53);
+    let server = w.hosts[1][9].bind_udp(at, BindOptions::default()).unwrap();
+    for _ in 0..3 {
+        (3..=200).for_each(|host| w.deliver(1, arp_from(host, host)));
+    }
+    let flood: Vec<_> = std::iter::from_fn(|| w.hosts[1][0].poll_stray()).collect();
+    assert_eq!(flood.len(), 31);
+    for (to, stray) in flood {
+        w.hosts[1][to].handle_stray(w.now, stray);
+    }
+    // The last shard knows them all.
+    let client = w.hosts[1][31].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    for host in [3, 200] {
+        let to = SocketAddr::new([10, 0, 0, host].into(), 7);
+        w.hosts[1][31].send_to(w.now, client, b"hello", Some(to)).unwrap();
+    }
+    assert_eq!(w.hosts[1][31].counters().tx_arp, 0);
+    // News that wait do not keep packets from waiting.
+    (3..=200).for_each(|host| w.deliver(1, arp_from(host, host)));
+    let client = w.hosts[0][0].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    for _ in 0..STRAY_BACKLOG {
+        let mut frames = VecDeque::new();
+        w.hosts[0][0].send_to(w.now, client, b"a flood.", Some(at)).unwrap();
+        while w.hosts[0][0].poll_transmit(w.now, &mut frames) {}
+        frames.into_iter().for_each(|frame| w.deliver(1, frame));
+    }
+    w.pass_strays(1);
+    assert_eq!(w.hosts[1][0].counters().drops(DropReason::StrayBacklogFull), 0);
+    assert!(w.hosts[1][9].recv_from(server, &mut [0; 8][..]).is_ok());
+}
+
+#[test]
+fn the_newest_news_of_a_neighbour_is_what_other_shards_learn() {
+    let mut w = World::new([1, 2], |_| 0);
+    w.deliver(1, arp_from(3, 3));
+    w.deliver(1, arp_from(3, 99));
+    w.pass_strays(1);
+    let client = w.hosts[1][1].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    w.hosts[1][1].send_to(w.now, client, b"hello", Some(addr("10.0.0.3:7"))).unwrap();
+    let mut frames = VecDeque::new();
+    while w.hosts[1][1].poll_transmit(w.now, &mut frames) {}
+    assert_eq!(frames[0].head()[..6], [2, 0, 0, 0, 0, 99]);
+}
+
+/// A request from a host's station for that of the second host.
+fn arp_from(host: u8, station: u8) -> PacketBuf {
+    let station = [2, 0, 0, 0, 0, station];
+    let mut frame = [0xff; 6].to_vec();
+    frame.extend(station);
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    frame.extend(station);
+    frame.extend([10, 0, 0, host, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2]);
+    let mut packet = PacketBuf::for_rx();
+    packet.append(frame.len()).unwrap().copy_from_slice(&frame);
+    packet
+}
+
+#[test]
 fn an_error_for_another_shard_leaves_its_packet_behind() {
     let mut w = World::new([3, 1], |_| 0);
     let from = SocketAddr::new("10.0.0.1".parse().unwrap(), 7);

@@ -10,7 +10,7 @@ use crate::limits::{ANNOUNCE_INTERVAL, DEFEND_INTERVAL, NOTICES};
 use crate::net::Net;
 use crate::net::input::received::{IcmpKind, Inbound, Received};
 use crate::net::links::config::LinkIndex;
-use crate::net::neighbors::{NeighborAction, NeighborClaim, NeighborNews, QueuedPacket};
+use crate::net::neighbors::{NeighborAction, NeighborClaim, QueuedPacket};
 use crate::net::wire::arp::{self, Operation};
 use crate::net::wire::ethernet::{self, Mac};
 use crate::net::wire::{icmp, ndp};
@@ -71,7 +71,7 @@ impl Net {
             overrides: true,
             create: answers && packet.operation == Operation::Request,
         };
-        self.spread_news(NeighborNews { link, addr: sender, claim });
+        self.spread_neighbor(link, sender, claim);
         let neighbors = &self.links.at(link).neighbors;
         let (asked, known) = (neighbors.is_asked(sender), neighbors.knows(sender));
         let claim = NeighborClaim { solicited: claim.solicited && asked, ..claim };
@@ -119,7 +119,7 @@ impl Net {
                     return Err(DropReason::NdpConflict);
                 }
                 let claim = NeighborClaim { mac: target_mac, solicited, overrides, create: false };
-                self.spread_news(NeighborNews { link, addr: target, claim });
+                self.spread_neighbor(link, target, claim);
                 if !self.links.at(link).neighbors.knows(target) {
                     return Err(DropReason::NdpNotForUs);
                 }
@@ -291,7 +291,7 @@ impl Net {
             // entry for the IP Source Address of the solicitation."
             let claim =
                 NeighborClaim { mac: source_mac, solicited: false, overrides: true, create: true };
-            self.spread_news(NeighborNews { link, addr: received.src, claim });
+            self.spread_neighbor(link, received.src, claim);
             self.learn_neighbor(now, link, received.src, claim);
         }
         if probe {
@@ -356,8 +356,13 @@ impl Net {
     }
 
     /// Learns of a neighbour from another shard of the host.
-    pub(in crate::net) fn handle_news(&mut self, now: Instant, news: NeighborNews) {
-        let NeighborNews { link, addr, claim } = news;
+    pub(in crate::net) fn handle_neighbor_news(
+        &mut self,
+        now: Instant,
+        link: LinkIndex,
+        addr: IpAddr,
+        claim: NeighborClaim,
+    ) {
         let neighbors = &self.links.at(link).neighbors;
         if claim.create || neighbors.knows(addr) {
             let solicited = claim.solicited && neighbors.is_asked(addr);

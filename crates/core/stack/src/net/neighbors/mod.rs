@@ -29,7 +29,6 @@ mod discovery;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use crate::net::links::config::LinkIndex;
 use crate::random::KeyedHash;
 use hashbrown::HashMap;
 use pagewire_mem::link::headers::{self, Transport};
@@ -142,13 +141,21 @@ pub(crate) struct NeighborClaim {
     pub(crate) create: bool,
 }
 
-/// A claim about a neighbour that another shard of the host received.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NeighborNews {
-    pub(super) link: LinkIndex,
-    pub(super) addr: IpAddr,
-    /// Solicited: it answers a request of the host, perhaps of another shard.
-    pub(super) claim: NeighborClaim,
+impl NeighborClaim {
+    /// Both claims in one, this one being the newer.
+    pub(crate) fn after(self, older: &Self) -> Self {
+        let is_other = self.mac.is_some_and(|mac| older.mac.is_some_and(|older| older != mac));
+        // RFC 4861 section 7.2.5, I: another station without the override flag puts the one that is known in doubt.
+        if is_other && !self.overrides {
+            return Self { solicited: false, create: self.create || older.create, ..*older };
+        }
+        Self {
+            mac: self.mac.or(older.mac),
+            solicited: self.solicited || (older.solicited && !is_other),
+            overrides: self.overrides || older.overrides,
+            create: self.create || older.create,
+        }
+    }
 }
 
 /// The action that is due after a timeout.

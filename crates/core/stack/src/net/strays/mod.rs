@@ -1,6 +1,7 @@
 //! Packets for other shards of the host, on the network layer's side: the decision where a packet belongs, and
 //! the reports to other shards. Read `shards/mod.rs` first.
 
+pub(crate) mod news;
 pub(crate) mod queue;
 
 use std::net::IpAddr;
@@ -13,7 +14,9 @@ use crate::net::head::take;
 use crate::net::input::extensions::ReceivedPart;
 use crate::net::input::reassembly::DatagramKey;
 use crate::net::input::received::{Inbound, QuotedPacket, Received};
-use crate::net::neighbors::NeighborNews;
+use crate::net::links::config::LinkIndex;
+use crate::net::neighbors::NeighborClaim;
+use crate::net::strays::news::News;
 use crate::net::strays::queue::{Stray, StrayKind, Strays};
 use crate::net::wire::protocol;
 use crate::shards::{PortClaim, PortKind, Shard, ShardPorts};
@@ -33,7 +36,7 @@ impl ShardState {
         let ports = |kind| ShardPorts::new(shard, kind);
         Self {
             shard: shard.clone(),
-            strays: Strays::default(),
+            strays: Strays::new(shard.others().map(|other| 1 << other).sum()),
             tcp: ports(PortKind::Tcp),
             udp: ports(PortKind::Udp),
             echo: ports(PortKind::Echo),
@@ -138,25 +141,27 @@ impl Net {
     #[inline(never)]
     pub(crate) fn pass_to(&mut self, to: usize, kind: StrayKind, packet: &mut PacketBuf) {
         let Some(state) = &mut self.shard else { return };
-        match state.strays.push(to, Stray { kind, packet: take(packet) }) {
-            true => self.counters.strays_passed += 1,
-            false => self.counters.drop_one(DropReason::StrayBacklogFull),
+        if !state.strays.push(to, Stray { kind, packet: take(packet) }) {
+            self.counters.drop_one(DropReason::StrayBacklogFull);
         }
     }
 
+    /// News for all other shards; `None`: there are none.
+    fn news(&mut self) -> Option<&mut News> {
+        self.shard.as_mut()?.strays.news()
+    }
+
     /// Tells all other shards of a neighbour.
-    pub(super) fn spread_news(&mut self, news: NeighborNews) {
-        let Some(state) = &self.shard else { return };
-        for to in state.shard.others() {
-            if !self.shard.as_ref().is_some_and(|state| state.strays.has_room_for_news(to)) {
-                continue;
-            }
-            self.pass_to(to, StrayKind::Neighbor(news), &mut PacketBuf::for_rx());
+    pub(super) fn spread_neighbor(&mut self, link: LinkIndex, addr: IpAddr, claim: NeighborClaim) {
+        if let Some(news) = self.news() {
+            news.add_neighbor(link, addr, claim);
         }
     }
 
     pub(crate) fn poll_stray(&mut self) -> Option<(usize, Stray)> {
-        self.shard.as_mut()?.strays.pop()
+        let (to, stray) = self.shard.as_mut()?.strays.pop()?;
+        self.counters.strays_passed += 1;
+        Some((to, stray))
     }
 
     pub(crate) fn has_strays(&self) -> bool {
@@ -175,10 +180,16 @@ impl Net {
         match stray {
             StrayKind::Inbound(inbound) => Ok(Some(inbound)),
             StrayKind::Fragment(fragment) => self.handle_fragment(now, packet, *fragment),
-            StrayKind::Neighbor(news) => {
-                self.handle_news(now, news);
+            StrayKind::News(news) => {
+                self.handle_news(now, &news);
                 Ok(None)
             }
+        }
+    }
+
+    fn handle_news(&mut self, now: Instant, news: &News) {
+        for (&(link, addr), claim) in &news.neighbors {
+            self.handle_neighbor_news(now, link, addr, *claim);
         }
     }
 }

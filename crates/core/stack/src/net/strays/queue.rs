@@ -1,15 +1,16 @@
 //! Packets on their way to another shard ([`Stray`]), and those that wait to leave ([`Strays`]).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use pagewire_mem::{Frag, PacketBuf};
 
 use crate::limits::{MAX_SHARDS, STRAY_BACKLOG, STRAY_BACKLOG_BYTES};
 use crate::net::input::extensions::ReceivedPart;
 use crate::net::input::received::Inbound;
-use crate::net::neighbors::NeighborNews;
+use crate::net::strays::news::News;
 
-/// A packet that another shard of the host has to handle: from [`Stack::poll_stray`](crate::Stack::poll_stray) of one
+/// A packet, or news, that another shard of the host has to handle: from [`Stack::poll_stray`](crate::Stack::poll_stray) of one
 /// to [`Stack::handle_stray`](crate::Stack::handle_stray) of the other.
 pub struct Stray {
     pub(crate) kind: StrayKind,
@@ -22,8 +23,8 @@ pub(crate) enum StrayKind {
     Inbound(Inbound),
     /// To the reassembly of the datagram that it is a fragment of.
     Fragment(Box<ReceivedPart>),
-    /// Done: what it says of a neighbour. The packet is empty.
-    Neighbor(NeighborNews),
+    /// No packet, but what one shard tells all others.
+    News(Arc<News>),
 }
 
 impl Stray {
@@ -47,8 +48,13 @@ impl Stray {
 }
 
 /// Strays that wait to leave, a queue for each shard that they are for. A flood for one shard takes no room of others.
-#[derive(Default)]
+/// News leave first: an answer to a packet may need them.
 pub(crate) struct Strays {
+    /// The other shards of the host, a bit for each.
+    others: u32,
+    news: News,
+    /// News on their way, and the shards that they have not left for yet.
+    leaving: (Arc<News>, u32),
     /// By shard.
     homes: Vec<HomeQueue>,
     /// The shards that strays wait for, a bit for each.
@@ -65,6 +71,18 @@ struct HomeQueue {
 }
 
 impl Strays {
+    /// `others`: the other shards of the host, a bit for each.
+    pub(super) fn new(others: u32) -> Self {
+        Self {
+            others,
+            news: News::default(),
+            leaving: Default::default(),
+            homes: Vec::new(),
+            waiting: 0,
+            next: 0,
+        }
+    }
+
     /// Adds a stray; `false`: there is no room.
     pub(crate) fn push(&mut self, to: usize, stray: Stray) -> bool {
         if to >= self.homes.len() {
@@ -81,13 +99,16 @@ impl Strays {
         has_room
     }
 
-    /// Whether there is room for what can be said again: a part is for packets alone.
-    pub(crate) fn has_room_for_news(&self, to: usize) -> bool {
-        self.homes.get(to).is_none_or(|home| home.queue.len() < STRAY_BACKLOG / 4)
+    /// News that wait, to add to; `None`: there are no others to tell.
+    pub(super) fn news(&mut self) -> Option<&mut News> {
+        (self.others != 0).then_some(&mut self.news)
     }
 
     /// Takes a stray: of each shard in turns.
     pub(crate) fn pop(&mut self) -> Option<(usize, Stray)> {
+        if let Some(found) = self.pop_news() {
+            return Some(found);
+        }
         let from_next = self.waiting & (u32::MAX << self.next);
         let first = if from_next != 0 { from_next } else { self.waiting };
         let to = first.trailing_zeros() as usize;
@@ -101,8 +122,23 @@ impl Strays {
         Some((to, stray))
     }
 
+    /// Takes news for one shard. All that waited leave as one stray for each shard.
+    fn pop_news(&mut self) -> Option<(usize, Stray)> {
+        let (news, to) = &mut self.leaving;
+        if *to == 0 {
+            if self.news.is_empty() {
+                return None;
+            }
+            (*news, *to) = (Arc::new(std::mem::take(&mut self.news)), self.others);
+        }
+        let first = to.trailing_zeros();
+        *to &= !1u32.checked_shl(first)?;
+        let stray = Stray { kind: StrayKind::News(Arc::clone(news)), packet: PacketBuf::for_rx() };
+        Some((first as usize, stray))
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting == 0
+        self.waiting == 0 && self.leaving.1 == 0 && self.news.is_empty()
     }
 }
 
@@ -120,7 +156,7 @@ mod tests {
         let (payload, _) = writer.write(&mut pool, b"hello", &mut ledger, CopyReason::Icmp);
         let small = || stray(payload.iter().cloned());
         let large = |n| stray([Frag::from_bytes(Bytes::from(vec![0; n]))]);
-        let mut strays = Strays::default();
+        let mut strays = Strays::new(0);
         assert!(strays.push(1, small()));
         assert!(!strays.push(1, large(STRAY_BACKLOG_BYTES - PAGE_SIZE + 1)), "a page is kept");
         assert!(strays.push(1, large(STRAY_BACKLOG_BYTES - PAGE_SIZE)) && !strays.push(1, small()));
@@ -132,7 +168,7 @@ mod tests {
 
     #[test]
     fn shards_are_served_in_turns() {
-        let mut strays = Strays::default();
+        let mut strays = Strays::new(0);
         for to in [31, 31, 31, 0, 0, 7] {
             assert!(strays.push(to, stray([])));
         }
