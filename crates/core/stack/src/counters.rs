@@ -232,6 +232,8 @@ pagewire_mem::reasons! {
     // Shards.
     /// For another shard, while too many packets wait for their way there.
     StrayBacklogFull = "stray_backlog_full",
+    /// To open a connection at a port that has become another shard's meanwhile.
+    PortTaken = "port_taken",
 
     // TCP in the stack; drops of connections have names of their own.
     /// Shorter than a TCP header.

@@ -54,7 +54,7 @@ pub use pagewire_tcp::{
     mtu_of_pages,
 };
 pub use shards::Shard;
-pub use sockets::bind::{BindOptions, PortReservation};
+pub use sockets::bind::{BindOptions, EveryPort, PortReservation};
 pub use sockets::ids::{ListenerId, SocketId, TcpId, UdpId};
 pub use sockets::listen::ListenOptions;
 pub use sockets::listen::requests::Answer;

@@ -101,11 +101,13 @@ impl PortOwners {
         })
     }
 
-    /// Ends the use of the port by `shard`.
+    /// Ends the use of the port by `shard`. What others use in other hosts' names, or with ports of their own, has its
+    /// home by no rule of the owner's.
     fn release(&self, port: u16, shard: usize) {
-        self.update(port, |entry| match entry & !bit(shard) {
-            left if left & USERS == 0 => Some(0),
-            left => Some(left),
+        self.update(port, |entry| {
+            let users = entry & USERS & !bit(shard);
+            let owned = matches!(owner_in(entry), PortOwner::Shard { index, .. } if index == shard);
+            Some(if owned || users == 0 { users } else { entry & !USERS | users })
         });
     }
 
@@ -254,6 +256,27 @@ mod tests {
         assert!(
             a.claim(80, PortClaim::Alone { every_address: true }) && a.claim(EVERY_PORT, ALONE)
         );
+    }
+
+    #[test]
+    fn an_owner_that_lets_go_leaves_others_their_uses_and_no_port_of_its_own() {
+        let [mut a, mut b] = shards();
+        assert!(a.claim(80, ALONE) && b.claim(80, Foreign));
+        a.release(80, ALONE);
+        assert_eq!(a.shards.owners(PortKind::Tcp).owner(80), PortOwner::Nobody);
+        assert!(!a.claim(80, ALONE), "a use is left");
+        b.release(80, Foreign);
+        assert!(b.claim(80, ALONE));
+    }
+
+    #[test]
+    fn sockets_for_every_port_of_all_shards_come_at_any_time_and_leave_all_ports_to_all() {
+        let [mut a, mut b] = shards();
+        assert!(a.claim(50_000, Connection));
+        assert!(a.claim(EVERY_PORT, WithAll) && b.claim(EVERY_PORT, WithAll));
+        assert!(b.claim(50_000, Connection) && b.claim(80, ALONE) && !b.claim(EVERY_PORT, ALONE));
+        let owner = a.shards.owners(PortKind::Tcp).owner(EVERY_PORT);
+        assert_eq!(owner, PortOwner::Everybody);
     }
 
     #[test]

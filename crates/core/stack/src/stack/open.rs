@@ -6,12 +6,12 @@ use std::sync::Arc;
 use pagewire_mem::Instant;
 
 use super::Stack;
-use crate::net::{Flow, LinkId, Unreachable};
+use crate::net::{Flow, Unreachable};
 use crate::sockets::tuple::Tuple;
 use crate::sockets::{Listener, Socket, Tcp, Udp};
 use crate::{
-    BindOptions, ConnectOptions, DatagramKind, Error, FastOpen, ListenOptions, ListenerId,
-    PortReservations, SocketId, TcpConfig, TcpId, TcpInfo, UdpId,
+    BindOptions, ConnectOptions, DatagramKind, Error, EveryPort, FastOpen, ListenOptions,
+    ListenerId, PortReservations, SocketId, TcpConfig, TcpId, TcpInfo, UdpId,
 };
 
 impl Stack {
@@ -64,9 +64,9 @@ impl Stack {
     ///
     /// # Errors
     /// `InvalidInput` if the link is not transparent or is gone, `AddressInUse` if it has such a
-    /// listener, `TooManySockets`.
-    pub fn listen_every(&mut self, link: LinkId) -> Result<ListenerId, Error> {
-        self.listeners.listen_every(&self.tcp, &mut self.cx, link)
+    /// listener or another shard excludes it, `TooManySockets`.
+    pub fn listen_every(&mut self, on: impl Into<EveryPort>) -> Result<ListenerId, Error> {
+        self.listeners.listen_every(&self.tcp, &mut self.cx, on.into())
     }
 
     /// Port reservations.
@@ -95,8 +95,12 @@ impl Stack {
     ///
     /// # Errors
     /// As [`listen_every`](Self::listen_every), for each kind of socket.
-    pub fn bind_every(&mut self, link: LinkId, kind: DatagramKind) -> Result<UdpId, Error> {
-        self.udp.bind_every(&mut self.cx, link, kind)
+    pub fn bind_every(
+        &mut self,
+        on: impl Into<EveryPort>,
+        kind: DatagramKind,
+    ) -> Result<UdpId, Error> {
+        self.udp.bind_every(&mut self.cx, on.into(), kind)
     }
 
     /// Tells the sender of a packet to another host that it could not be delivered: an ICMP error

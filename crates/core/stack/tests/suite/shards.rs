@@ -8,9 +8,11 @@ use std::time::Duration;
 use pagewire_mem::{Instant, PacketBuf, RxChecksum, TxChecksum};
 use pagewire_stack::limits::STRAY_BACKLOG;
 use pagewire_stack::{
-    BindOptions, DropReason, Error, ListenOptions, ListenerId, Shard, Stack, TcpId,
+    Answer, BindOptions, DatagramKind, DropReason, Error, EveryPort, LinkId, ListenOptions,
+    ListenerId, Shard, Stack, StackConfig, SynEvent, TcpId,
 };
 
+use crate::common::gateway::{gateway, guest};
 use crate::common::{Verbs, addr, capabilities, config, pattern, ready};
 
 const SERVER: &str = "10.0.0.2:80";
@@ -28,9 +30,14 @@ struct World {
 impl World {
     /// `assign`: the shard that a frame comes to, by the number of shards.
     fn new(shards: [usize; 2], assign: impl FnMut(usize) -> usize + 'static) -> Self {
+        let hosts = [(shards[0], 1), (shards[1], 2)];
+        Self::of(hosts.map(|(n, host)| (n, config(capabilities(host), host))), assign)
+    }
+
+    /// The same of hosts with these settings.
+    fn of(hosts: [(usize, StackConfig); 2], assign: impl FnMut(usize) -> usize + 'static) -> Self {
         let now = Instant::from_millis(1000);
-        let host = |n: usize, host: u8| {
-            let config = config(capabilities(host), host);
+        let host = |(n, config): (usize, StackConfig)| {
             let places = Shard::all(n, &config.secret).unwrap();
             let stack = |shard| {
                 let mut config = config.clone();
@@ -39,7 +46,7 @@ impl World {
             };
             places.into_iter().map(stack).collect()
         };
-        let hosts = [host(shards[0], 1), host(shards[1], 2)];
+        let hosts = hosts.map(host);
         let mut w = Self { hosts, now, assign: Box::new(assign), loses: None, carried: 0 };
         // The hosts learn each other's link addresses, so that no burst waits for them.
         let nobody = w.hosts[0][0].connect(now, addr("10.0.0.2:1"), None).unwrap();
@@ -294,6 +301,61 @@ fn a_datagram_socket_gets_its_answers_from_everywhere() {
             let answer = w.hosts[0][shard].recv_from(client, &mut buf[..]);
             assert_eq!(answer.map(|(_, from)| from), Ok(at));
         }
+    }
+}
+
+#[test]
+fn a_gateway_of_several_shards_takes_flows_to_every_port_by_hash() {
+    const FLOWS: u16 = 60;
+    let mut w = World::of([(1, guest()), (3, gateway())], at_random());
+    // A connection from before is no obstacle, nor are sockets a reason to draw no ports.
+    let before = w.hosts[1][2].connect(w.now, addr("10.0.0.1:7"), None);
+    assert!(before.is_ok());
+    let all = EveryPort { link: LinkId::FIRST, every_shard: true };
+    let every: Vec<_> = w.hosts[1]
+        .iter_mut()
+        .map(|stack| {
+            let datagrams = stack.bind_every(all, DatagramKind::Udp).unwrap();
+            (stack.listen_every(all).unwrap(), datagrams)
+        })
+        .collect();
+    for shard in 0..3 {
+        assert_eq!(w.hosts[1][shard].listen_every(LinkId::FIRST), Err(Error::AddressInUse));
+        assert!(w.hosts[1][shard].connect(w.now, addr("10.0.0.1:7"), None).is_ok(), "{shard}");
+    }
+    let datagrams = w.hosts[0][0].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    let mut clients = Vec::new();
+    for port in 0..FLOWS {
+        let to = SocketAddr::new("192.0.2.1".parse().unwrap(), 1000 + port);
+        clients.push(w.hosts[0][0].connect(w.now, to, None).unwrap());
+        w.hosts[0][0].send_to(w.now, datagrams, b"hello", Some(to)).unwrap();
+    }
+    w.run(Duration::from_millis(10));
+    let (mut requests, mut received) = ([0; 3], [0; 3]);
+    let mut servers = Vec::new();
+    for (shard, (listener, datagrams)) in every.into_iter().enumerate() {
+        let stack = &mut w.hosts[1][shard];
+        while let Some(event) = stack.listener(listener).unwrap().poll_request() {
+            let SynEvent::New(request) = event else { panic!("{event:?}") };
+            let mut listener = stack.listener(listener).unwrap();
+            let accepted = listener.answer(w.now, request.id, Answer::Accept).unwrap();
+            servers.push((shard, accepted.unwrap()));
+            requests[shard] += 1;
+        }
+        while stack.recv_from(datagrams, &mut [0; 8][..]).is_ok() {
+            received[shard] += 1;
+        }
+    }
+    w.run(Duration::from_secs(5));
+    for counts in [requests, received] {
+        assert_eq!(counts.iter().sum::<u16>(), FLOWS, "{counts:?}");
+        assert!(counts.iter().all(|n| *n > FLOWS / 10), "{counts:?}");
+    }
+    for (shard, server) in servers {
+        let peer = w.hosts[1][shard].remote_addr(server).unwrap();
+        let is_its = |client: &&TcpId| w.hosts[0][0].local_addr(**client).unwrap() == peer;
+        let client = *clients.iter().find(is_its).unwrap();
+        w.transfer((0, 0, client), (1, shard, server), &pattern(5_000));
     }
 }
 

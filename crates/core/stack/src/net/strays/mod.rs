@@ -97,6 +97,19 @@ impl Net {
         self.shard.as_mut().is_none_or(|state| state.ports(kind).claim(port, claim))
     }
 
+    /// Begins a use of a connection's local port; `false`: another shard's use excludes it, or makes that shard the
+    /// home of the connection. The home is looked up after the claim: from then on, no other shard can become the owner.
+    pub(crate) fn claim_home(&mut self, kind: PortKind, tuple: &Tuple, claim: PortClaim) -> bool {
+        if !self.claim_port(kind, tuple.local_port, claim) {
+            return false;
+        }
+        let is_home = self.foreign_home(kind, tuple).is_none();
+        if !is_home {
+            self.release_port(kind, tuple.local_port, claim);
+        }
+        is_home
+    }
+
     /// Ends a use of a local port that began with this claim.
     pub(crate) fn release_port(&mut self, kind: PortKind, port: u16, claim: PortClaim) {
         if let Some(state) = &mut self.shard {

@@ -15,6 +15,7 @@ mod ipv6;
 mod ndp;
 mod output;
 mod routes;
+mod strays;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

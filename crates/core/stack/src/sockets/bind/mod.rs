@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 
 use crate::net::LinkId;
-use crate::shards::PortClaim;
+use crate::shards::{BOUND, PortClaim};
 use table::{BindAddress, Sharing};
 
 /// Names a reserved address of one stack.
@@ -47,6 +47,30 @@ pub struct BindOptions {
     /// connection, or each peer's datagrams. Without it, the port is this shard's alone. Bind on all shards before
     /// packets come: those for a shard that does not listen yet are refused.
     pub every_shard: bool,
+}
+
+/// Which packets a socket for every port gets: [`Stack::listen_every`](crate::Stack::listen_every),
+/// [`Stack::bind_every`](crate::Stack::bind_every).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EveryPort {
+    /// The transparent link that they come by.
+    pub link: LinkId,
+    /// Every shard of the host opens such a socket: a keyed hash of the two ends chooses the shard for each flow.
+    /// Without it, all ports that no shard has bound are this shard's, and no other shard can connect from them.
+    pub every_shard: bool,
+}
+
+impl From<LinkId> for EveryPort {
+    fn from(link: LinkId) -> Self {
+        Self { link, every_shard: false }
+    }
+}
+
+impl EveryPort {
+    /// How the socket uses the ports.
+    pub(crate) fn port_claim(self) -> PortClaim {
+        if self.every_shard { PortClaim::WithAll } else { BOUND }
+    }
 }
 
 impl BindOptions {

@@ -85,9 +85,12 @@ impl Listeners {
         let link = tcp_link(&cx.net, &tuple, bound);
         let conn = Connection::from_cookie(now, config, link, tuple.ports(), offset, &cookie);
         let socket = TcpSocket::new(now, conn, tuple, Owner::HalfOpen { listener: index });
-        let Some(id) = tcp.insert_connection(cx, socket) else {
-            cx.net.counters.drop_one(DropReason::TcpConnectionLimit);
-            return CookieOutcome::Dropped;
+        let id = match tcp.insert_connection(cx, socket) {
+            Ok(id) => id,
+            Err(refusal) => {
+                cx.net.counters.drop_one(refusal.reason());
+                return CookieOutcome::Dropped;
+            }
         };
         if let Some(listener) = cx.table.listener_mut(index) {
             listener.half_open.insert(id.index());

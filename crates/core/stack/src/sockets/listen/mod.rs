@@ -21,7 +21,7 @@ use pagewire_mem::{Instant, PacketBuf};
 use pagewire_tcp::{CookieJar, Flags, Seq, State, TcpHeader};
 
 use super::bind::table::{ANY, BindAddress, Binds, Sharing};
-use super::bind::{BindOptions, PortReservation, Reservations};
+use super::bind::{BindOptions, EveryPort, PortReservation, Reservations};
 use super::ids::{ListenerId, TcpId};
 use super::table::Socket;
 use super::tcp::TcpSockets;
@@ -35,7 +35,7 @@ use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::Readiness;
 use crate::limits::{MAX_BACKLOG, MAX_SOCKETS};
-use crate::net::{LinkId, Received};
+use crate::net::Received;
 use crate::random::derive;
 use crate::shards::{BOUND, PortClaim, PortKind};
 use requests::table::Requests;
@@ -209,8 +209,9 @@ impl Listeners {
         &mut self,
         tcp: &TcpSockets,
         cx: &mut Context,
-        link: LinkId,
+        on: EveryPort,
     ) -> Result<ListenerId, Error> {
+        let (link, claim) = (on.link, on.port_claim());
         cx.check_transparent(link)?;
         if self.binds.wildcards.find(Some(link)).is_some() {
             return Err(Error::AddressInUse);
@@ -220,11 +221,11 @@ impl Listeners {
             ..ListenerSocket::new(SocketAddr::new(ANY, 0), &tcp.config)
         };
         let socket = Socket::Listener(Box::new(listener));
-        if !cx.net.claim_port(PortKind::Tcp, 0, BOUND) {
+        if !cx.net.claim_port(PortKind::Tcp, 0, claim) {
             return Err(Error::AddressInUse);
         }
         let Some(id) = cx.table.insert(socket, MAX_SOCKETS) else {
-            cx.net.release_port(PortKind::Tcp, 0, BOUND);
+            cx.net.release_port(PortKind::Tcp, 0, claim);
             return Err(Error::TooManySockets);
         };
         self.binds.wildcards.insert(link, id.index());
@@ -316,9 +317,9 @@ impl Listeners {
         if let Some(old) = old {
             tcp.make_way(cx, old.index);
         }
-        let Some(id) = tcp.insert_connection(cx, socket) else {
-            cx.net.counters.drop_one(DropReason::TcpConnectionLimit);
-            return;
+        let id = match tcp.insert_connection(cx, socket) {
+            Ok(id) => id,
+            Err(refusal) => return cx.net.counters.drop_one(refusal.reason()),
         };
         if let FastOpenSyn::Open(_) = fast_open {
             cx.net.counters.tcp_passive_opens += 1;

@@ -79,32 +79,37 @@ impl TcpSockets {
         let tuple = |port| Tuple::new(SocketAddr::new(local, port), remote);
         // The connection in TIME-WAIT to replace, and its last sequence number.
         let mut reused = None;
-        let (demux, table, reuse) = (&mut self.demux, &cx.table, self.time_wait_reuse);
-        let net = &cx.net;
+        let (demux, reuse) = (&mut self.demux, self.time_wait_reuse);
+        let Context { ports, net, table, .. } = &mut *cx;
         let mut is_free = |port| {
-            let Some(index) = demux.find(table, &tuple(port)) else { return true };
-            reused = reusable(table.at(index), reuse, to_self, now).map(|n| (index, n));
-            reused.is_some()
+            let found = demux.find(table, &tuple(port));
+            reused = found.and_then(|index| {
+                reusable(table.at(index), reuse, to_self, now).map(|n| (index, n))
+            });
+            found.is_none() || reused.is_some()
         };
+        let mut claim = net.connection_claim(local);
         let port = match port {
             0 => {
-                let is_at_home = |p| net.foreign_home(PortKind::Tcp, &tuple(p)).is_none();
-                let is_free = |p| is_at_home(p) && !listeners.uses(p) && is_free(p);
-                cx.ports.choose(local, Some(remote), is_free)
+                let is_free = |p| {
+                    net.foreign_home(PortKind::Tcp, &tuple(p)).is_none()
+                        && !listeners.uses(p)
+                        && is_free(p)
+                        && net.claim_home(PortKind::Tcp, &tuple(p), claim)
+                };
+                ports.choose(local, Some(remote), is_free)
             }
-            port => Some(port).filter(|p| is_free(*p)),
+            port if is_free(port) => {
+                let is_elsewhere = net.foreign_home(PortKind::Tcp, &tuple(port)).is_some();
+                if is_elsewhere && claim == PortClaim::Connection {
+                    // The port becomes this shard's.
+                    claim = PortClaim::Alone { every_address: false };
+                }
+                Some(port).filter(|p| net.claim_home(PortKind::Tcp, &tuple(*p), claim))
+            }
+            _ => None,
         };
         let tuple = tuple(port.ok_or(Error::AddressNotAvailable)?);
-        let claim =
-            match (cx.net.foreign_home(PortKind::Tcp, &tuple), cx.net.connection_claim(local)) {
-                (None, claim) => claim,
-                // The port becomes this shard's.
-                (Some(_), PortClaim::Connection) => PortClaim::Alone { every_address: false },
-                (Some(_), _) => return Err(Error::AddressNotAvailable),
-            };
-        if !cx.net.claim_port(PortKind::Tcp, tuple.local_port, claim) {
-            return Err(Error::AddressNotAvailable);
-        }
         if let Some((index, _)) = reused {
             self.remove_connection(cx, index);
             cx.net.counters.tcp_time_wait_reused += 1;
@@ -123,7 +128,7 @@ impl TcpSockets {
         }
         let id = self.insert_connection(cx, socket);
         cx.net.release_port(PortKind::Tcp, tuple.local_port, claim);
-        let id = id.ok_or(Error::TooManySockets)?;
+        let id = id?;
         cx.net.counters.tcp_active_opens += 1;
         Ok(TcpId(id))
     }

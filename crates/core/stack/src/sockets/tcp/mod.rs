@@ -39,7 +39,7 @@ use super::table::Socket;
 use super::tuple::Tuple;
 use super::{Context, Tcp};
 use crate::config::TimeWaitReuse;
-use crate::counters::Counters;
+use crate::counters::{Counters, DropReason};
 use crate::error::Error;
 use crate::limits::{MAX_SOCKETS, MAX_SUPER_PACKET, RESETS_BURST, RESETS_PER_SECOND};
 use crate::net::{LinkId, Net};
@@ -71,6 +71,34 @@ pub(crate) struct TcpSockets {
     time_wait: VecDeque<SocketId>,
     /// Resets for segments that belong to no connection.
     resets: RateLimit,
+}
+
+/// Why a connection is not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConnectionRefusal {
+    /// There are too many sockets.
+    Limit,
+    /// Another shard has become the home of the connection's packets.
+    PortTaken,
+}
+
+impl ConnectionRefusal {
+    /// The reason to drop the packet that was to open the connection.
+    pub(crate) fn reason(self) -> DropReason {
+        match self {
+            Self::Limit => DropReason::TcpConnectionLimit,
+            Self::PortTaken => DropReason::PortTaken,
+        }
+    }
+}
+
+impl From<ConnectionRefusal> for Error {
+    fn from(refusal: ConnectionRefusal) -> Self {
+        match refusal {
+            ConnectionRefusal::Limit => Self::TooManySockets,
+            ConnectionRefusal::PortTaken => Self::AddressNotAvailable,
+        }
+    }
 }
 
 impl TcpSockets {
@@ -128,34 +156,35 @@ impl TcpSockets {
         }
     }
 
-    /// Adds a connection, which inherits what its listener has; `None`: there are too many sockets.
+    /// Adds a connection, which inherits what its listener has.
     pub(crate) fn insert_connection(
         &mut self,
         cx: &mut Context,
         mut socket: TcpSocket,
-    ) -> Option<SocketId> {
+    ) -> Result<SocketId, ConnectionRefusal> {
         if let Owner::HalfOpen { listener } = socket.owner
             && let Some(listener) = cx.table.listener(listener)
         {
             socket.reporting.zerocopy = listener.reporting.zerocopy;
             socket.extra = listener.inherited();
         }
-        let Tuple { local, local_port: port, .. } = socket.tuple;
+        let tuple = socket.tuple;
+        let Tuple { local, local_port: port, .. } = tuple;
         // The first connection from the address and port claims it, until the last has ended.
         let is_first = cx.net.is_sharded() && !self.demux.uses(BindAddress::of(local), port);
         let claim = is_first.then(|| cx.net.connection_claim(local));
-        if claim.is_some_and(|claim| !cx.net.claim_port(PortKind::Tcp, port, claim)) {
-            return None;
+        if claim.is_some_and(|claim| !cx.net.claim_home(PortKind::Tcp, &tuple, claim)) {
+            return Err(ConnectionRefusal::PortTaken);
         }
         let Some(id) = cx.table.insert(Socket::Tcp(Box::new(socket)), MAX_SOCKETS) else {
             if let Some(claim) = claim {
                 cx.net.release_port(PortKind::Tcp, port, claim);
             }
-            return None;
+            return Err(ConnectionRefusal::Limit);
         };
         self.demux.insert(&mut cx.table, id.index(), claim);
         cx.touch(id.index());
-        Some(id)
+        Ok(id)
     }
 
     /// A new connection's initial sequence number and timestamp offset.

@@ -102,7 +102,7 @@ impl TcpSockets {
         if let Some(old) = old {
             self.make_way(cx, old.index);
         }
-        let id = self.insert_connection(cx, socket).ok_or(Error::TooManySockets)?;
+        let id = self.insert_connection(cx, socket)?;
         cx.net.counters.tcp_passive_opens += 1;
         cx.note_half_open(listener, id);
         Ok(TcpId(id))

@@ -12,8 +12,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use pagewire_mem::Instant;
 
-use super::bind::BindOptions;
 use super::bind::table::{ANY, Binds, WildcardSockets};
+use super::bind::{BindOptions, EveryPort};
 use super::ids::UdpId;
 use super::table::Socket;
 use super::tuple::{canonical, scope_of};
@@ -73,9 +73,10 @@ impl UdpSockets {
     pub(crate) fn bind_every(
         &mut self,
         cx: &mut Context,
-        link: LinkId,
+        on: EveryPort,
         kind: DatagramKind,
     ) -> Result<UdpId, Error> {
+        let (link, claim) = (on.link, on.port_claim());
         cx.check_transparent(link)?;
         let mut socket = UdpSocket::new(SocketAddr::new(ANY, 0), Some(link));
         (socket.wildcard, socket.receive_bytes) = (Some(kind), DATAGRAM_EVERY_BYTES);
@@ -83,12 +84,12 @@ impl UdpSockets {
             DatagramKind::Udp => &mut self.binds.wildcards,
             DatagramKind::Echo => &mut self.echoes,
         };
-        if every.find(Some(link)).is_some() || !cx.net.claim_port(kind.port_kind(), 0, BOUND) {
+        if every.find(Some(link)).is_some() || !cx.net.claim_port(kind.port_kind(), 0, claim) {
             return Err(Error::AddressInUse);
         }
         let socket = Socket::Udp(Box::new(socket));
         let Some(id) = cx.table.insert(socket, MAX_SOCKETS) else {
-            cx.net.release_port(kind.port_kind(), 0, BOUND);
+            cx.net.release_port(kind.port_kind(), 0, claim);
             return Err(Error::TooManySockets);
         };
         every.insert(link, id.index());
