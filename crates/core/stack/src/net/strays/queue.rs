@@ -27,13 +27,6 @@ pub(crate) enum StrayKind {
     News(Arc<News>),
 }
 
-impl Stray {
-    /// Bytes of memory that the payload pins.
-    pub fn pinned(&self) -> usize {
-        self.packet.frag_len()
-    }
-}
-
 impl std::fmt::Debug for Stray {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Stray").field("len", &self.packet.len()).finish_non_exhaustive()
@@ -41,8 +34,8 @@ impl std::fmt::Debug for Stray {
 }
 
 impl Stray {
-    /// Bytes of memory that its payload keeps.
-    fn pinned(&self) -> usize {
+    /// Bytes of memory that the payload pins.
+    pub fn pinned(&self) -> usize {
         self.packet.frags().iter().map(Frag::pinned).sum()
     }
 }
