@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use pagewire_stack::Cidr;
+use pagewire_stack::limits::MAX_SHARDS;
 
 use crate::limits::{MSS, MTU_V4, MTU_V6};
 
@@ -15,6 +16,7 @@ use crate::limits::{MSS, MTU_V4, MTU_V6};
 /// | `gateway=IP` | a gateway; may be repeated. The medium has no stations, so that every packet finds its way without one: checked, and otherwise of no consequence |
 /// | `sysctl=FILE` | settings, lines `net.ipv4.tcp_x=value`; see [`Settings`](crate::settings::Settings) |
 /// | `looped=copy` | completions of zero-copy sends say that the bytes were copied, as Linux's do where a packet loops back to a local receiver |
+/// | `shards=N` | the host has N stacks, 1 to 32. All sockets are those of one; each packet comes to any, as a fixed sequence of draws says |
 /// | `mtu=BYTES` | the largest IP packet; by default what leaves an MSS of 1,460 |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flags {
@@ -26,6 +28,8 @@ pub struct Flags {
     pub sysctl: Option<PathBuf>,
     /// Completions report copied bytes.
     pub looped_copy: bool,
+    /// Stacks of the host.
+    pub shards: usize,
     /// Largest IP packet, in bytes, if given.
     pub mtu: Option<usize>,
 }
@@ -35,7 +39,8 @@ pub struct Flags {
 pub enum FlagError {
     /// A word that is no `name=value` of ours.
     #[error(
-        "`{0}` is no flag; there are addr=IP/LEN, gateway=IP, sysctl=FILE, looped=copy, mtu=BYTES"
+        "`{0}` is no flag; there are addr=IP/LEN, gateway=IP, sysctl=FILE, looped=copy, shards=N, \
+         mtu=BYTES"
     )]
     Unknown(String),
     /// A value that makes no sense.
@@ -59,6 +64,7 @@ impl Flags {
             gateways: Vec::new(),
             sysctl: None,
             looped_copy: false,
+            shards: 1,
             mtu: None,
         };
         for flag in list.split(',').map(str::trim).filter(|flag| !flag.is_empty()) {
@@ -76,6 +82,12 @@ impl Flags {
                 Some(("sysctl", value)) => flags.sysctl = Some(value.into()),
                 Some(("looped", "copy")) => flags.looped_copy = true,
                 Some(("looped", _)) => return Err(bad(&"only `copy` is known")),
+                Some(("shards", value)) => {
+                    flags.shards = value.parse().map_err(|why| bad(&why))?;
+                    if !(1..=MAX_SHARDS).contains(&flags.shards) {
+                        return Err(bad(&format_args!("there are 1 to {MAX_SHARDS}")));
+                    }
+                }
                 Some(("mtu", value)) => flags.mtu = Some(value.parse().map_err(|why| bad(&why))?),
                 _ => return Err(FlagError::Unknown(flag.to_owned())),
             }

@@ -32,6 +32,8 @@ fn mistakes_are_named() {
         ("addr=192.168.0.1/99", "192.168.0.1/99"),
         ("addr=192.168.0.1/16,looped=reference", "copy"),
         ("addr=192.168.0.1/16,mtu=big", "mtu=big"),
+        ("addr=192.168.0.1/16,shards=0", "1 to 32"),
+        ("addr=192.168.0.1/16,shards=33", "1 to 32"),
     ] {
         let error = Flags::parse(list).expect_err(list).to_string();
         assert!(error.contains(word), "{error}");

@@ -15,6 +15,7 @@ pub mod limits;
 pub mod plugin;
 pub mod preload;
 pub mod settings;
+pub mod stacks;
 pub mod wire;
 pub mod world;
 

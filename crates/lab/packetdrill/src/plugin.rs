@@ -4,11 +4,12 @@ use std::sync::{Mutex, PoisonError};
 
 use pagewire_mem::{Instant, MemError};
 use pagewire_posix::Descriptors;
-use pagewire_stack::{Cidr, Coalescing, Stack, StackConfig, StackError};
+use pagewire_stack::{Cidr, Coalescing, StackConfig, StackError};
 
 use crate::flags::{FlagError, Flags};
 use crate::limits::{BEGINNING, MEMORY, OPTMEM_BYTES};
 use crate::settings::SettingsFile;
+use crate::stacks::Stacks;
 use crate::wire::Wire;
 use crate::world::World;
 
@@ -26,6 +27,8 @@ struct Reader {
     file: Option<SettingsFile>,
     /// Without the file's settings.
     base: StackConfig,
+    /// Number of stacks.
+    shards: usize,
     /// The last result of [`Settings::forgets`](crate::settings::Settings::forgets).
     forgets: [Option<String>; 2],
     /// No socket was opened yet: everything can still be set.
@@ -71,12 +74,14 @@ impl Plugin {
         base.zerocopy.notification_bytes = OPTMEM_BYTES;
         // The wire has no stations: all addresses that are not ours are at its other end.
         base.gateways = flags.addresses.iter().map(Cidr::addr).collect();
-        let world = World::new(now, Stack::new(now, base.clone())?, Wire::new()?)?;
+        let shards = flags.shards;
+        let world = World::new(now, Stacks::new(now, &base, shards)?, Wire::new()?)?;
         let plugin = Self {
             files: Descriptors::new(world),
             settings: Mutex::new(Reader {
                 file: flags.sysctl.map(SettingsFile::new),
                 base,
+                shards,
                 forgets: [None, None],
                 untouched: true,
                 icmps: 0,
@@ -97,7 +102,7 @@ impl Plugin {
     /// The file cannot be read.
     pub fn refresh(&self, opens: bool) -> Result<(), PluginError> {
         let mut reader = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        let Reader { file, base, forgets, untouched, .. } = &mut *reader;
+        let Reader { file, base, shards, forgets, untouched, .. } = &mut *reader;
         if let Some(settings) = file.as_mut().map(SettingsFile::changed).transpose()?.flatten() {
             let mut config = base.clone();
             settings.apply(&mut config);
@@ -107,18 +112,17 @@ impl Plugin {
                 config.tcp.initial_cwnd = segments;
             }
             if *untouched {
-                let stack = Stack::new(self.world().present(), config)?;
-                self.world().change(|old, _| *old = stack);
+                self.world().replace(Stacks::new(self.world().present(), &config, *shards)?);
             } else {
-                self.world().change(|stack, _| stack.reconfigure(&config));
+                self.world().change_all(|stack| stack.reconfigure(&config));
             }
             if let Some((to, mtu, _)) = route {
-                self.world().change(|stack, _| stack.set_path_mtu(to, mtu));
+                self.world().change_all(|stack| stack.set_path_mtu(to, mtu));
             }
             let says = settings.forgets().map(|says| says.map(str::to_owned));
             if *forgets != says {
                 *forgets = says;
-                self.world().change(|stack, _| stack.fast_open().forget_cookies());
+                self.world().change_all(|stack| stack.fast_open().forget_cookies());
             }
             self.world().change(|_, wire| wire.set_queue(!settings.drops_output()));
         }

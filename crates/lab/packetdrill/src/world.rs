@@ -31,6 +31,7 @@ use pagewire_sockets::{Blocking, Clock, Runtime, Signal, Waiters};
 use pagewire_stack::{LinkId, Stack};
 
 use crate::limits::{CREEP, EPOCH, HAND_OVER, RECEIVE_PATIENCE};
+use crate::stacks::Stacks;
 use crate::wire::{Sniffed, Wire};
 
 /// A stack in virtual time; see the module's page.
@@ -51,7 +52,7 @@ struct Shared {
 
 struct Inner {
     now: Instant,
-    stack: Stack,
+    stacks: Stacks,
     wire: Wire,
     /// The kernel's descriptors that reserve the numbers of ours.
     numbers: HashMap<Fd, OwnedFd>,
@@ -78,14 +79,14 @@ struct Inner {
 }
 
 impl World {
-    /// A world around `stack`, at the moment `now`. The calling thread is the driver.
+    /// A world around the stacks of one host, at the moment `now`. The calling thread is the driver.
     ///
     /// # Errors
     /// `/dev/null`, of which descriptors are made, cannot be opened.
-    pub fn new(now: Instant, stack: Stack, wire: Wire) -> io::Result<Self> {
+    pub fn new(now: Instant, stacks: Stacks, wire: Wire) -> io::Result<Self> {
         let inner = Inner {
             now,
-            stack,
+            stacks,
             wire,
             numbers: HashMap::new(),
             blank: File::open("/dev/null")?,
@@ -181,7 +182,7 @@ impl World {
         inner.clock_read = false;
         let Some(frame) = inner.wire.inbound(packet) else { return false };
         let now = inner.now;
-        inner.stack.handle_frame(now, frame);
+        inner.stacks.handle_frame(now, frame);
         self.pump(&mut inner);
         drop(self.settle(inner));
         true
@@ -207,11 +208,24 @@ impl World {
     /// Runs `verb` on the stack and the wire, and what follows from it.
     pub fn change<T>(&self, verb: impl FnOnce(&mut Stack, &mut Wire) -> T) -> T {
         let mut inner = self.lock();
-        let Inner { stack, wire, .. } = &mut *inner;
-        let result = verb(stack, wire);
+        let Inner { stacks, wire, .. } = &mut *inner;
+        let result = verb(&mut stacks.main, wire);
         self.pump(&mut inner);
         unlock(inner);
         result
+    }
+
+    /// Runs `verb` on each stack of the host, and what follows from it.
+    pub fn change_all(&self, verb: impl FnMut(&mut Stack)) {
+        let mut inner = self.lock();
+        inner.stacks.all().for_each(verb);
+        self.pump(&mut inner);
+        unlock(inner);
+    }
+
+    /// Replaces the stacks, which have no sockets yet.
+    pub fn replace(&self, stacks: Stacks) {
+        self.lock().stacks = stacks;
     }
 
     /// Whether the descriptor is one of ours.
@@ -263,8 +277,8 @@ impl World {
     fn step(&self, inner: &mut Inner, at: Instant) {
         inner.now = inner.now.max(at);
         let now = inner.now;
-        if inner.stack.poll_timeout().is_some_and(|due| due <= now) {
-            inner.stack.handle_timeout(now);
+        if inner.stacks.poll_timeout().is_some_and(|due| due <= now) {
+            inner.stacks.handle_timeout(now);
         }
         let Inner { waiters, wakes, .. } = inner;
         waiters.take_timers(now, wakes);
@@ -275,8 +289,9 @@ impl World {
     fn pump(&self, inner: &mut Inner) {
         let now = inner.now;
         loop {
-            let Inner { stack, wire, scratch, waiters, wakes, .. } = &mut *inner;
-            let mut more = stack.poll_transmit(now, scratch);
+            let Inner { stacks, wire, scratch, waiters, wakes, .. } = &mut *inner;
+            let mut more = stacks.poll_transmit(now, scratch);
+            let stack = &mut stacks.main;
             scratch.retain(|frame| !wire.outbound(now, frame));
             if !scratch.is_empty() {
                 stack.handle_refused_on(now, LinkId::FIRST, scratch);
@@ -290,7 +305,7 @@ impl World {
                 break;
             }
         }
-        inner.stack.end_turn();
+        inner.stacks.end_turn();
     }
 
     /// Waits until no other thread has anything left to do at this moment.
@@ -359,7 +374,7 @@ fn unlock(mut inner: MutexGuard<'_, Inner>) {
 impl Inner {
     /// The time of the next timer.
     fn next(&self) -> Option<Instant> {
-        self.stack.poll_timeout().into_iter().chain(self.waiters.next_timer()).min()
+        self.stacks.poll_timeout().into_iter().chain(self.waiters.next_timer()).min()
     }
 }
 
@@ -369,8 +384,8 @@ impl Runtime for World {
         op: impl FnOnce(&mut Stack, &Clock<'_>, &mut Waiters) -> T,
     ) -> io::Result<T> {
         let mut inner = self.lock();
-        let Inner { now, stack, waiters, .. } = &mut *inner;
-        let result = op(stack, &Clock::at(*now), waiters);
+        let Inner { now, stacks, waiters, .. } = &mut *inner;
+        let result = op(&mut stacks.main, &Clock::at(*now), waiters);
         self.pump(&mut inner);
         unlock(inner);
         Ok(result)
