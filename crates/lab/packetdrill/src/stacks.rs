@@ -106,3 +106,7 @@ impl Stacks {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "stacks_tests.rs"]
+mod tests;
