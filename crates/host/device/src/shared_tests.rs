@@ -81,6 +81,8 @@ struct Settings {
     timeout: Option<Instant>,
     memory: Option<usize>,
     times: Vec<Instant>,
+    /// A frame of its own, sent behind those that it is called with.
+    answer: Option<PacketBuf>,
 }
 
 /// A card with room for any number of frames.
@@ -113,6 +115,7 @@ impl Device for Card {
         }
         let left = card.first.filter(|_| !frames.is_empty());
         assert!(left.is_none_or(|tag| frames[0].head()[0] == tag), "{left:?} stayed: it is first");
+        frames.extend(card.answer.take());
         while card.room > 0
             && let Some(frame) = frames.pop_front()
         {
@@ -329,8 +332,18 @@ fn frames_that_another_end_delays_wake_end_0_and_leave_on_time() {
 }
 
 #[test]
+fn frames_that_end_0_delays_itself_do_not_wake_it() {
+    let ([mut zero, _one], _peer) = slow_line();
+    assert!(!zero.arm());
+    send(&mut zero, T0, [frame(1)]);
+    assert!(!is_readable(&zero), "it asks for how long it may sleep");
+}
+
+#[test]
 fn end_0_does_not_sleep_if_a_frame_was_delayed_after_it_asked_for_how_long() {
     let ([mut zero, mut one], _peer) = slow_line();
+    assert!(!zero.arm());
+    zero.disarm();
     assert_eq!(zero.poll_timeout(), None);
     send(&mut one, T0, [frame(1)]);
     assert!(!is_readable(&zero), "nobody slept");
@@ -417,6 +430,29 @@ fn end_0_passes_the_news_of_room_on() {
     assert!(send(&mut one, T0, rest).is_empty());
     zero.disarm();
     assert!(!zero.arm(), "nobody waits for room");
+}
+
+#[test]
+fn end_0_passes_on_that_there_is_room_before_it_sleeps() {
+    let ([mut zero, mut one], mut peer) = pair(2);
+    assert_eq!(send(&mut one, T0, [frame(1), frame(2), frame(3)]).len(), 1);
+    receive(&mut peer, T0);
+    assert!(!is_readable(&one), "end 0 has not looked");
+    assert!(zero.arm());
+    assert!(is_readable(&one));
+}
+
+#[test]
+fn frames_of_the_device_itself_that_find_no_room_go_with_the_next() {
+    let (device, settings) = card();
+    let [_zero, mut one, mut two] = ends(device);
+    set(&settings).room = 0;
+    assert_eq!(send(&mut one, T0, [frame(10)]).len(), 1);
+    set(&settings).answer = Some(frame(99));
+    drop(one);
+    set(&settings).room = usize::MAX;
+    assert!(send(&mut two, T0, [frame(20)]).is_empty());
+    assert_eq!(set(&settings).sent, [99, 20]);
 }
 
 #[test]
