@@ -2,18 +2,23 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use pagewire::counts::DropReason;
 use pagewire::device::{Capabilities, DeviceCounters, DeviceError, PacketBuf, PairEnd};
 use pagewire::memory::CopyLedger;
 use pagewire::services::Instant;
 use pagewire::{
     BindOptions, ConnectOptions, Cores, Device, Host, StartError, TcpStream, UdpSocket,
 };
+
+use pagewire_stack::limits::STRAY_BACKLOG;
+use pagewire_testkit::built;
+use pagewire_testkit::frames::{fix_v4, ip, received};
 
 use crate::support::{Odd, PATIENCE, pair};
 
@@ -463,4 +468,92 @@ fn a_host_of_one_core_passes_nothing_on() {
     world.settle();
     let total = world.server.stats().total().expect("one shard").counters;
     assert_eq!((total.strays_passed, total.strays_taken), (0, 0));
+}
+
+/// A queue that has a full burst of the same frames whenever it is asked.
+struct Flood {
+    frames: Vec<Vec<u8>>,
+    received: Arc<AtomicU64>,
+    capabilities: Capabilities,
+}
+
+impl Device for Flood {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn transmit(
+        &mut self,
+        _: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        _: &mut CopyLedger,
+    ) -> Result<(), DeviceError> {
+        frames.clear();
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        _: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        _: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        frames.extend(self.frames.iter().cycle().take(max).map(|frame| received(frame, 60)));
+        self.received.fetch_add(max as u64, Ordering::Relaxed);
+        Ok(max)
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        DeviceCounters::default()
+    }
+}
+
+/// Datagrams, requests for connections, and fragments whose datagrams never become whole, for ports of one shard.
+fn floods(to: [u8; 6]) -> [(&'static str, Vec<Vec<u8>>); 3] {
+    let stations = [[2, 9, 9, 9, 9, 9], to];
+    let from = |n: u32| IpAddr::from(Ipv4Addr::from(0x0a00_0100 + n));
+    let ip = |n: u32| ip(stations, [from(n), IpAddr::from([10, 0, 0, 1])], 64);
+    let datagrams = (0..64).map(|n| built!(ip(n).udp(4000, 5001), &[7; 1000])).collect();
+    let syns = (0..64).map(|n| built!(ip(n).tcp(4000, 80, n, 0xffff).syn(), &[])).collect();
+    let fragments = (0..64).map(|n| {
+        let mut frame = built!(ip(n).udp(4000, 5001), &[7; 1000]);
+        // More fragments follow, but never do.
+        frame[20] = 0x20;
+        fix_v4(&mut frame);
+        frame
+    });
+    [("datagrams", datagrams), ("SYNs", syns), ("fragments", fragments.collect())]
+}
+
+#[test]
+fn a_flood_that_comes_in_at_one_shard_takes_a_tenth_of_another_at_most() {
+    let (device, _far) = pair();
+    let floods = || floods(device.capabilities().mac);
+    for (what, flood) in floods() {
+        let queue = |frames| {
+            let (received, capabilities) = (Arc::default(), device.capabilities().clone());
+            Flood { frames, received, capabilities }
+        };
+        let [(_, own), ..] = floods();
+        let queues = [queue(flood), queue(own)];
+        let received = Arc::clone(&queues[1].received);
+        let server = Host::builder().manual().address("10.0.0.1/16").cores(2);
+        let server = server.device_queues(queues).start().expect("server");
+        let [_, victim] = server.shards() else { panic!("two shards") };
+        let _listener = victim.listen(SERVER).expect("listener");
+        let socket = victim.udp("10.0.0.1:5001").expect("socket");
+        socket.set_nonblocking(true).expect("nonblocking");
+        for _ in 0..100 {
+            server.turn();
+            while socket.recv_from(&mut [0; 1500]).is_ok() {}
+        }
+        let [shown, taken] = &server.stats().shards[..] else { panic!("two shards") };
+        let (own, strays) = (received.load(Ordering::Relaxed), taken.counters.strays_taken);
+        assert!(strays > 0 && strays * 10 <= own, "{what}: {strays} beside {own}");
+        // The rest is dropped and counted, but for what waits for the other shard.
+        let dropped = shown.counters.drops(DropReason::StrayBacklogFull);
+        let waits = shown.counters.strays_passed - dropped - strays;
+        assert!(dropped > 0 && waits <= 2 * STRAY_BACKLOG as u64, "{what}: {waits} wait");
+    }
 }
