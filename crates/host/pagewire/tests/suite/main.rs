@@ -5,6 +5,7 @@ mod asynchronous;
 mod card;
 mod chunks;
 mod cores;
+mod cores_tap;
 mod datagrams;
 mod event_fd;
 mod examples;
