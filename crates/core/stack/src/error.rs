@@ -167,6 +167,12 @@ pub enum StackError {
         /// The feature that needs more.
         why: &'static str,
     },
+    /// Another stack has this place among the shards of the host.
+    #[error("another stack is shard {0} of the host: give each stack a place of its own")]
+    ShardTaken(usize),
+    /// The secret is not the one that the host's shards have.
+    #[error("the secret is not the one that the shards of the host were made with")]
+    ShardSecret,
     /// Memory for pages could not be had.
     #[error("cannot set up page memory: {0}")]
     Memory(#[from] pagewire_mem::MemError),

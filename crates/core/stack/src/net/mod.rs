@@ -217,6 +217,8 @@ impl Net {
         (interface.has_v4, interface.has_v6) =
             (routes.has_family(0, false), routes.has_family(0, true));
         interface.set_modes(&config.first_link);
+        let state = |shard| ShardState::new(shard, &config.secret);
+        let shard = config.shard.as_ref().map(state).transpose()?;
         let mut net = Self {
             counters: Counters::new(),
             mem,
@@ -233,7 +235,7 @@ impl Net {
             looped_copy: config.looped_copy,
             reverse_path_check: config.reverse_path_check,
             announce: config.announce,
-            shard: config.shard.as_ref().map(|shard| Box::new(ShardState::new(shard))),
+            shard: shard.map(Box::new),
             forwarding: None,
             loopback: VecDeque::new(),
             notices: VecDeque::new(),

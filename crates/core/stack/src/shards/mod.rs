@@ -30,9 +30,11 @@ mod ports;
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use siphasher::sip::SipHasher13;
 
+use crate::error::StackError;
 use crate::limits::MAX_SHARDS;
 use crate::random::derive;
 use crate::sockets::tuple::Tuple;
@@ -49,13 +51,33 @@ struct Shards {
     tcp: PortOwners,
     udp: PortOwners,
     echo: PortOwners,
+    /// Tells the secret of the host from others.
+    fingerprint: [u8; 16],
+    /// The places that stacks have, a bit for each.
+    taken: AtomicU32,
 }
 
-/// The place of a stack among the shards of its host: [`StackConfig::shard`](crate::StackConfig::shard).
+/// The place of a stack among the shards of its host: [`StackConfig::shard`](crate::StackConfig::shard). Clones are of
+/// the same place, which one stack at a time can have.
 #[derive(Clone, Debug)]
 pub struct Shard {
     shards: Arc<Shards>,
     index: usize,
+}
+
+/// A place that a stack has, until it goes.
+pub(crate) struct ShardPlace(Shard);
+
+impl ShardPlace {
+    pub(crate) fn shard(&self) -> &Shard {
+        &self.0
+    }
+}
+
+impl Drop for ShardPlace {
+    fn drop(&mut self) {
+        self.0.shards.taken.fetch_and(!self.0.bit(), Ordering::AcqRel);
+    }
 }
 
 /// A kind of sockets that are found by port. Port 0 stands for every port of a transparent link.
@@ -94,7 +116,8 @@ impl Shard {
         let hasher = SipHasher13::new_with_key(&derive(secret, b"homes of flows"));
         let [tcp, udp] = [(); 2].map(|()| PortOwners::new(PORTS));
         let echo = PortOwners::new(1);
-        let shards = Arc::new(Shards { hasher, count, tcp, udp, echo });
+        let (fingerprint, taken) = (fingerprint(secret), AtomicU32::new(0));
+        let shards = Arc::new(Shards { hasher, count, tcp, udp, echo, fingerprint, taken });
         Some((0..count).map(|index| Self { shards: Arc::clone(&shards), index }).collect())
     }
 
@@ -108,10 +131,29 @@ impl Shard {
         self.shards.count
     }
 
-    /// The shards that are not this one.
-    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
-        let index = self.index;
-        (0..self.count()).filter(move |&other| other != index)
+    /// Takes the place for a stack with this secret.
+    ///
+    /// # Errors
+    /// `ShardSecret`, `ShardTaken`.
+    pub(crate) fn take(&self, secret: &[u8; 32]) -> Result<ShardPlace, StackError> {
+        if fingerprint(secret) != self.shards.fingerprint {
+            return Err(StackError::ShardSecret);
+        }
+        let before = self.shards.taken.fetch_or(self.bit(), Ordering::AcqRel);
+        if before & self.bit() != 0 {
+            return Err(StackError::ShardTaken(self.index));
+        }
+        Ok(ShardPlace(self.clone()))
+    }
+
+    /// The bit of this shard in a set of shards.
+    fn bit(&self) -> u32 {
+        1 << self.index
+    }
+
+    /// The shards that are not this one, a bit for each.
+    pub(crate) fn others(&self) -> u32 {
+        (0..self.count()).map(|index| 1 << index).sum::<u32>() & !self.bit()
     }
 
     /// The shard that packets between these ends belong to. `is_foreign`: the local address is another host's.
@@ -156,4 +198,8 @@ impl Shard {
         let halves = [0, 1].map(|half| derive(secret, &[b's', index, half]));
         std::array::from_fn(|at| halves.as_flattened().get(at).copied().unwrap_or(0))
     }
+}
+
+fn fingerprint(secret: &[u8; 32]) -> [u8; 16] {
+    derive(secret, b"shards of one host")
 }

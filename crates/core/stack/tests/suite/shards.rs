@@ -8,8 +8,8 @@ use std::time::Duration;
 use pagewire_mem::{Instant, PacketBuf, RxChecksum, TxChecksum};
 use pagewire_stack::limits::STRAY_BACKLOG;
 use pagewire_stack::{
-    Answer, BindOptions, DatagramKind, DropReason, Error, EveryPort, LinkId, ListenOptions,
-    ListenerId, Shard, Stack, StackConfig, SynEvent, TcpId,
+    Answer, BindOptions, DatagramKind, DropReason, Error, EveryPort, LinkConfig, LinkId,
+    ListenOptions, ListenerId, Shard, Stack, StackConfig, StackError, SynEvent, TcpId,
 };
 
 use crate::common::gateway::{gateway, guest};
@@ -158,6 +158,36 @@ fn listen_with_all(stack: &mut Stack, at: SocketAddr) -> Result<ListenerId, Erro
     let (reservation, _) = stack.reservations().reserve(at, options)?;
     let options = ListenOptions { reservation: Some(reservation), ..16_384.into() };
     stack.listen(at, options)
+}
+
+fn at_place(shard: &Shard, secret: [u8; 32]) -> Result<Stack, StackError> {
+    let mut config = config(capabilities(1), 1);
+    (config.shard, config.secret, config.memory) = (Some(shard.clone()), secret, 1 << 20);
+    Stack::new(Instant::ZERO, config)
+}
+
+#[test]
+fn a_place_has_one_stack_at_a_time() {
+    let places = Shard::all(2, &[7; 32]).unwrap();
+    let stack = at_place(&places[0], [7; 32]).unwrap();
+    let error = at_place(&places[0], [7; 32]).err().unwrap();
+    assert!(matches!(error, StackError::ShardTaken(0)), "{error}");
+    let other = at_place(&places[1], [7; 32]).unwrap();
+    drop((stack, other));
+    // A stack that could not be built leaves its place free.
+    let mut config = config(capabilities(1), 1);
+    (config.shard, config.secret) = (Some(places[0].clone()), [7; 32]);
+    config.links = vec![LinkConfig::new(capabilities(3), Vec::new())];
+    assert!(matches!(Stack::new(Instant::ZERO, config), Err(StackError::NoAddress)));
+    assert!(at_place(&places[0], [7; 32]).is_ok());
+}
+
+#[test]
+fn a_shard_needs_the_secret_of_its_host() {
+    let places = Shard::all(2, &[7; 32]).unwrap();
+    let error = at_place(&places[0], [8; 32]).err().unwrap();
+    assert!(matches!(error, StackError::ShardSecret), "{error}");
+    assert!(at_place(&places[0], [7; 32]).is_ok());
 }
 
 /// Each shard in turns, by no pattern.

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use pagewire_mem::{Instant, PacketBuf};
 
 use crate::counters::DropReason;
+use crate::error::StackError;
 use crate::net::Net;
 use crate::net::head::take;
 use crate::net::input::extensions::ReceivedPart;
@@ -19,28 +20,32 @@ use crate::net::neighbors::NeighborClaim;
 use crate::net::strays::news::News;
 use crate::net::strays::queue::{Stray, StrayKind, Strays};
 use crate::net::wire::protocol;
-use crate::shards::{PortClaim, PortKind, Shard, ShardPorts};
+use crate::shards::{PortClaim, PortKind, Shard, ShardPlace, ShardPorts};
 use crate::sockets::tuple::Tuple;
 
 /// The state of a stack that is one of several shards.
 pub(super) struct ShardState {
-    shard: Shard,
     strays: Strays,
     tcp: ShardPorts,
     udp: ShardPorts,
     echo: ShardPorts,
+    /// The last to go: another stack that takes the place finds nothing of this one.
+    place: ShardPlace,
 }
 
 impl ShardState {
-    pub(super) fn new(shard: &Shard) -> Self {
+    /// # Errors
+    /// As [`Shard::take`].
+    pub(super) fn new(shard: &Shard, secret: &[u8; 32]) -> Result<Self, StackError> {
+        let place = shard.take(secret)?;
         let ports = |kind| ShardPorts::new(shard, kind);
-        Self {
-            shard: shard.clone(),
-            strays: Strays::new(shard.others().map(|other| 1 << other).sum()),
+        Ok(Self {
+            strays: Strays::new(shard.others()),
             tcp: ports(PortKind::Tcp),
             udp: ports(PortKind::Udp),
             echo: ports(PortKind::Echo),
-        }
+            place,
+        })
     }
 
     fn ports(&mut self, kind: PortKind) -> &mut ShardPorts {
@@ -63,7 +68,7 @@ impl Net {
     /// The other shard that packets between these ends belong to; `None`: they belong here.
     #[inline]
     pub(crate) fn foreign_home(&self, kind: PortKind, tuple: &Tuple) -> Option<usize> {
-        let shard = &self.shard.as_ref()?.shard;
+        let shard = self.shard.as_ref()?.place.shard();
         let home = shard.home(kind, tuple, || self.routes.is_foreign_host(tuple.local));
         Some(home).filter(|home| *home != shard.index())
     }
@@ -80,7 +85,7 @@ impl Net {
 
     /// The other shard that puts a datagram together from its fragments.
     fn foreign_home_of_fragment(&self, key: &DatagramKey) -> Option<usize> {
-        let shard = &self.shard.as_ref()?.shard;
+        let shard = self.shard.as_ref()?.place.shard();
         Some(shard.by_hash_of(key)).filter(|home| *home != shard.index())
     }
 
