@@ -230,7 +230,7 @@ impl Net {
             reassembly: Reassembly::new(table_key.clone()),
             table_key,
             keyed: KeyedHash(keyed),
-            ids: Box::new([config.shard.as_ref().map_or(0, first_id); 256]),
+            ids: Box::new([0; 256]),
             loopback_by_reference: config.loopback_by_reference,
             looped_copy: config.looped_copy,
             reverse_path_check: config.reverse_path_check,
@@ -652,11 +652,4 @@ impl Net {
         self.cache = HopCache::new();
         self.path_generation = self.path_generation.wrapping_add(1);
     }
-}
-
-/// Where a shard's identification fields begin, away from those of the others: a peer could take fragments from two
-/// shards for parts of one datagram (RFC 6864 section 4).
-fn first_id(shard: &Shard) -> u32 {
-    let (index, count) = (shard.index() as u32, shard.count() as u32);
-    (index << 27).wrapping_add(index * ((1 << 16) / count))
 }

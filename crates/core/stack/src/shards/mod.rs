@@ -30,6 +30,7 @@ mod ports;
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use siphasher::sip::SipHasher13;
@@ -198,6 +199,12 @@ impl Shard {
         let halves = [0, 1].map(|half| derive(secret, &[b's', index, half]));
         std::array::from_fn(|at| halves.as_flattened().get(at).copied().unwrap_or(0))
     }
+    /// The part of so many numbers that this shard alone uses.
+    pub(crate) fn part_of(&self, numbers: u64) -> Range<u64> {
+        let (index, len) = (self.index as u64, numbers / self.count() as u64);
+        index * len..(index + 1) * len
+    }
+
 }
 
 fn fingerprint(secret: &[u8; 32]) -> [u8; 16] {

@@ -490,7 +490,8 @@ impl Net {
     }
 
     /// The first of `n` identifications in a row, for the fragments of as many datagrams. RFC 7739 section 5.3 and RFC 6274
-    /// section 3.5.2: a counter for each pair of addresses, begun where peers cannot foresee.
+    /// section 3.5.2: a counter for each pair of addresses, begun where peers cannot foresee. Each shard of a host has a
+    /// part of the numbers: a peer could take fragments from two shards for parts of one datagram (RFC 6864 section 4).
     fn next_id(&mut self, to: &Envelope, n: u32) -> u32 {
         let mut octets = [0; 32];
         for (place, octet) in octets.iter_mut().zip(bytes_of(to.src).chain(bytes_of(to.dst))) {
@@ -499,9 +500,19 @@ impl Net {
         let hash = self.keyed.digest(&[b"id", &octets]);
         let slot = hash as usize % self.ids.len();
         let Some(count) = self.ids.get_mut(slot) else { return 0 };
-        let first = count.wrapping_add(1);
+        let first = ((hash >> 32) as u32).wrapping_add(count.wrapping_add(1));
         *count = count.wrapping_add(n);
-        ((hash >> 32) as u32).wrapping_add(first)
+        let Some(shard) = &self.shard else { return first };
+        let part = shard.part_of(if to.dst.is_ipv4() { 1 << 16 } else { 1 << 32 });
+        let len = part.end - part.start;
+        let at = u64::from(first) % len;
+        let rest = len - at;
+        if u64::from(n) <= rest {
+            return (part.start + at) as u32;
+        }
+        // The row begins with the part: what is left of the part at its end is too short.
+        *count = count.wrapping_add(rest as u32);
+        part.start as u32
     }
 }
 

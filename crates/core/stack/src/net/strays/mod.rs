@@ -5,6 +5,7 @@ pub(crate) mod news;
 pub(crate) mod queue;
 
 use std::net::IpAddr;
+use std::ops::Range;
 
 use pagewire_mem::{Instant, PacketBuf};
 
@@ -49,6 +50,11 @@ impl ShardState {
     }
 
     fn ports(&mut self, kind: PortKind) -> &mut ShardPorts {
+    /// This shard's part of so many numbers.
+    pub(super) fn part_of(&self, numbers: u64) -> Range<u64> {
+        self.place.shard().part_of(numbers)
+    }
+
         match kind {
             PortKind::Tcp => &mut self.tcp,
             PortKind::Udp => &mut self.udp,
