@@ -268,8 +268,8 @@ pub const STRAY_BACKLOG: usize = 1024;
 /// Bytes of memory that the payload of these packets keeps: a page for each.
 pub const STRAY_BACKLOG_BYTES: usize = 4 << 20;
 
-/// Subjects (neighbours) that one stack has news of for other shards, until they leave. Further news are left out:
-/// they come again. About 60 bytes each.
+/// Subjects of each kind (neighbours, paths) that one stack has news of for other shards, until they leave. Further
+/// news are left out: they come again. About 60 bytes each.
 pub const STRAY_NEWS: usize = 256;
 
 /// Looped-back packets and notices handled in one `poll_transmit`.

@@ -16,7 +16,8 @@
 //!   ends chooses the home: for listeners and datagram sockets that every shard has, and for connections from ports
 //!   that [`Stack::connect`](crate::Stack::connect) drew so that they hash to its own shard. A TCP segment is looked up
 //!   among the shard's connections first, so a segment of a connection costs nothing more at home.
-//! - **ICMP errors** go to the home of the packet that they quote.
+//! - **ICMP errors** go to the home of the packet that they quote. That a datagram from a port of all shards was too
+//!   long for its path is told to all: any of them may have sent the datagram.
 //! - **Fragments** of a datagram are put together by one shard. A hash of addresses and identification chooses it.
 //! - **ARP and neighbour discovery** are answered by the shard that receives them. The others get news
 //!   of the neighbour that sent the message.
@@ -29,8 +30,8 @@
 mod ports;
 
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use siphasher::sip::SipHasher13;
@@ -175,6 +176,11 @@ impl Shard {
         }
     }
 
+    /// Whether all shards bind the port.
+    pub(crate) fn is_everybodys(&self, kind: PortKind, port: u16) -> bool {
+        self.shards.owners(kind).owner(port) == PortOwner::Everybody
+    }
+
     /// The shard that a hash of both ends chooses.
     #[inline]
     fn by_hash(&self, tuple: &Tuple) -> usize {
@@ -193,18 +199,18 @@ impl Shard {
         ((u128::from(hash) * self.count() as u128) >> 64) as usize
     }
 
-    /// A secret of this shard alone: random numbers of two shards have nothing in common.
-    pub(crate) fn own_secret(&self, secret: &[u8; 32]) -> [u8; 32] {
-        let index = self.index as u8;
-        let halves = [0, 1].map(|half| derive(secret, &[b's', index, half]));
-        std::array::from_fn(|at| halves.as_flattened().get(at).copied().unwrap_or(0))
-    }
     /// The part of so many numbers that this shard alone uses.
     pub(crate) fn part_of(&self, numbers: u64) -> Range<u64> {
         let (index, len) = (self.index as u64, numbers / self.count() as u64);
         index * len..(index + 1) * len
     }
 
+    /// A secret of this shard alone: random numbers of two shards have nothing in common.
+    pub(crate) fn own_secret(&self, secret: &[u8; 32]) -> [u8; 32] {
+        let index = self.index as u8;
+        let halves = [0, 1].map(|half| derive(secret, &[b's', index, half]));
+        std::array::from_fn(|at| halves.as_flattened().get(at).copied().unwrap_or(0))
+    }
 }
 
 fn fingerprint(secret: &[u8; 32]) -> [u8; 16] {

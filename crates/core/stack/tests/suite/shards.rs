@@ -1,15 +1,16 @@
 //! A host of several shards: whatever shard a frame comes to, the host answers as one stack would. In `sharded/` all
 //! other tests run so; here are those of the shards themselves.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use pagewire_mem::{Instant, PacketBuf, RxChecksum, TxChecksum};
 use pagewire_stack::limits::STRAY_BACKLOG;
 use pagewire_stack::{
-    Answer, BindOptions, DatagramKind, DropReason, Error, EveryPort, LinkConfig, LinkId,
-    ListenOptions, ListenerId, Shard, Stack, StackConfig, StackError, SynEvent, TcpId,
+    Answer, BindOptions, DatagramKind, DropReason, Error, EveryPort, Flow, LinkConfig, LinkId,
+    ListenOptions, ListenerId, MtuDiscover, Shard, SocketOption, Stack, StackConfig, StackError,
+    SynEvent, TcpId, UdpId, Unreachable,
 };
 
 use crate::common::gateway::{gateway, guest};
@@ -495,6 +496,93 @@ fn an_error_for_another_shard_leaves_its_packet_behind() {
     assert_eq!((to, format!("{stray:?}")), (2, "Stray { len: 0, .. }".into()));
     w.hosts[0][2].handle_stray(w.now, stray);
     assert_eq!(w.hosts[0][2].take_error(client), Some(Error::ConnectionRefused));
+}
+
+#[test]
+fn no_two_shards_send_packets_with_the_same_identification_to_one_peer() {
+    let mut w = World::new([3, 1], at_random());
+    let to = addr("10.0.0.2:7");
+    let mut ids: Vec<Vec<u16>> = Vec::new();
+    for shard in 0..3 {
+        let stack = &mut w.hosts[0][shard];
+        let client = stack.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+        stack.set_option(client, SocketOption::MtuDiscover(MtuDiscover::Dont)).unwrap();
+        stack.send_to(w.now, client, b"?", Some(to)).unwrap();
+        w.run(Duration::from_millis(10));
+        let (stack, mut frames, mut of_shard) =
+            (&mut w.hosts[0][shard], VecDeque::new(), Vec::new());
+        // A shard has 21,845 identifications.
+        for _ in 0..30_000 {
+            stack.send_to(w.now, client, b"hello", Some(to)).unwrap();
+            while stack.poll_transmit(w.now, &mut frames) {}
+            let id_of = |frame: PacketBuf| u16::from_be_bytes([frame.head()[18], frame.head()[19]]);
+            of_shard.extend(frames.drain(..).map(id_of));
+        }
+        ids.push(of_shard);
+    }
+    let sets: Vec<HashSet<u16>> = ids.iter().map(|ids| ids.iter().copied().collect()).collect();
+    for (shard, set) in sets.iter().enumerate() {
+        assert_eq!(set.len(), (1 << 16) / 3, "each is used before one comes again");
+        assert!(sets[shard + 1..].iter().all(|other| other.is_disjoint(set)));
+    }
+}
+
+#[test]
+fn datagrams_that_leave_as_one_frame_have_identifications_of_their_shard_in_a_row() {
+    let mut w = World::new([32, 1], at_random());
+    let to = addr("10.0.0.2:7");
+    let stack = &mut w.hosts[0][31];
+    let client = stack.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    stack.set_option(client, SocketOption::MtuDiscover(MtuDiscover::Dont)).unwrap();
+    stack.set_option(client, SocketOption::Segment(100)).unwrap();
+    stack.send_to(w.now, client, b"?", Some(to)).unwrap();
+    w.run(Duration::from_millis(10));
+    let (stack, mut frames, mut ids) = (&mut w.hosts[0][31], VecDeque::new(), Vec::new());
+    for _ in 0..1000 {
+        stack.send_to(w.now, client, &pattern(700)[..], Some(to)).unwrap();
+        while stack.poll_transmit(w.now, &mut frames) {}
+        for frame in frames.drain(..) {
+            let first = u16::from_be_bytes([frame.head()[18], frame.head()[19]]);
+            assert_eq!(frame.gso.map(|gso| gso.size), Some(100));
+            ids.extend(first..=first + 6);
+        }
+    }
+    // The last shard has 2,048 of them.
+    assert!(ids.iter().all(|id| *id >= 63_488));
+    let latest =
+        |at: usize| ids[..at].iter().rposition(|id| *id == ids[at]).map(|before| at - before);
+    let again = (0..ids.len()).filter_map(latest).min();
+    assert!(again.is_some_and(|distance| distance > 2000), "{again:?}");
+}
+
+#[test]
+fn a_path_mtu_reaches_whichever_shard_sent_the_datagram_from_a_port_of_all() {
+    let mut w = World::new([3, 1], at_random());
+    let (from, to) = (addr("10.0.0.1:7"), addr("10.0.0.2:9"));
+    let options = BindOptions { every_shard: true, ..BindOptions::default() };
+    let bind = |stack: &mut Stack| stack.bind_udp(from, options).unwrap();
+    let clients: Vec<UdpId> = w.hosts[0].iter_mut().map(bind).collect();
+    w.hosts[1][0].bind_udp(to, BindOptions::default()).unwrap();
+    for (shard, client) in clients.iter().enumerate() {
+        w.hosts[0][shard].udp(*client).unwrap().connect(to).unwrap();
+        w.hosts[0][shard].send_to(w.now, *client, b"?", None).unwrap();
+    }
+    w.run(Duration::from_millis(10));
+    for (shard, client) in clients.iter().enumerate().filter(|(shard, _)| *shard != 1) {
+        w.hosts[0][shard].send_to(w.now, *client, &pattern(1400)[..], None).unwrap();
+    }
+    w.run(Duration::from_millis(10));
+    for mtu in [1200, 1000] {
+        let why = Unreachable::TooBig { mtu };
+        let about = Flow::udp(from, to);
+        w.hosts[1][0].send_unreachable(w.now, &about, why, Some(to.ip())).unwrap();
+    }
+    w.run(Duration::from_millis(10));
+    let path_mtu = |(shard, client): (usize, &UdpId)| {
+        w.hosts[0][shard].udp(*client).unwrap().path_mtu().unwrap()
+    };
+    let known: Vec<usize> = clients.iter().enumerate().map(path_mtu).collect();
+    assert_eq!(known, [1000, 1500, 1000], "a shard that sent nothing so long believes no report");
 }
 
 #[test]

@@ -185,6 +185,11 @@ impl Net {
         };
         self.counters.icmp_errors_received += 1;
         let error = Inbound::IcmpError { about, kind };
+        if let IcmpKind::PacketTooBig { mtu } = kind
+            && self.spread_path_report(&about, mtu)
+        {
+            return Ok(Some(error));
+        }
         if let Some(home) = self.foreign_home_of_quote(&about) {
             self.pass_to(home, StrayKind::Inbound(error), &mut PacketBuf::for_rx());
             return Ok(None);

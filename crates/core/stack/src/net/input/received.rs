@@ -137,7 +137,7 @@ impl Received {
 }
 
 /// The headers of a packet of ours, as an ICMP error quotes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct QuotedPacket {
     /// Our address.
     pub(crate) src: IpAddr,

@@ -11,11 +11,12 @@ use pagewire_mem::{Instant, PacketBuf};
 
 use crate::counters::DropReason;
 use crate::error::StackError;
+use crate::limits::NOTICES;
 use crate::net::Net;
 use crate::net::head::take;
 use crate::net::input::extensions::ReceivedPart;
 use crate::net::input::reassembly::DatagramKey;
-use crate::net::input::received::{Inbound, QuotedPacket, Received};
+use crate::net::input::received::{IcmpKind, Inbound, QuotedPacket, Received};
 use crate::net::links::config::LinkIndex;
 use crate::net::neighbors::NeighborClaim;
 use crate::net::strays::news::News;
@@ -49,12 +50,12 @@ impl ShardState {
         })
     }
 
-    fn ports(&mut self, kind: PortKind) -> &mut ShardPorts {
     /// This shard's part of so many numbers.
     pub(super) fn part_of(&self, numbers: u64) -> Range<u64> {
         self.place.shard().part_of(numbers)
     }
 
+    fn ports(&mut self, kind: PortKind) -> &mut ShardPorts {
         match kind {
             PortKind::Tcp => &mut self.tcp,
             PortKind::Udp => &mut self.udp,
@@ -182,6 +183,20 @@ impl Net {
         }
     }
 
+    /// Tells all other shards of a path's MTU if any of them may have sent the packet: from a port that all have bound.
+    /// Returns whether it did.
+    pub(super) fn spread_path_report(&mut self, about: &QuotedPacket, mtu: usize) -> bool {
+        let is_of_all =
+            |state: &ShardState| state.place.shard().is_everybodys(PortKind::Udp, about.src_port);
+        if about.protocol != protocol::UDP || !self.shard.as_deref().is_some_and(is_of_all) {
+            return false;
+        }
+        if let Some(news) = self.news() {
+            news.add_path_report(*about, mtu);
+        }
+        true
+    }
+
     pub(crate) fn poll_stray(&mut self) -> Option<(usize, Stray)> {
         let (to, stray) = self.shard.as_mut()?.strays.pop()?;
         self.counters.strays_passed += 1;
@@ -214,6 +229,12 @@ impl Net {
     fn handle_news(&mut self, now: Instant, news: &News) {
         for (&(link, addr), claim) in &news.neighbors {
             self.handle_neighbor_news(now, link, addr, *claim);
+        }
+        for (&about, &mtu) in &news.path_reports {
+            if self.notices.len() < NOTICES {
+                let kind = IcmpKind::PacketTooBig { mtu };
+                self.notices.push_back(Inbound::IcmpError { about, kind });
+            }
         }
     }
 }

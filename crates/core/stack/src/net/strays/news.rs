@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::limits::STRAY_NEWS;
+use crate::net::input::received::QuotedPacket;
 use crate::net::links::config::LinkIndex;
 use crate::net::neighbors::NeighborClaim;
 
@@ -13,11 +14,20 @@ use crate::net::neighbors::NeighborClaim;
 pub(crate) struct News {
     /// Claims about neighbours.
     pub(in crate::net) neighbors: BTreeMap<(LinkIndex, IpAddr), NeighborClaim>,
+    /// Reports that a packet was too long for its path, and the MTU there.
+    pub(in crate::net) path_reports: BTreeMap<QuotedPacket, usize>,
 }
 
 impl News {
     pub(super) fn is_empty(&self) -> bool {
-        self.neighbors.is_empty()
+        self.neighbors.is_empty() && self.path_reports.is_empty()
+    }
+
+    /// Adds a report about the path of a packet; without room, another follows the next packet that is too long.
+    pub(super) fn add_path_report(&mut self, about: QuotedPacket, mtu: usize) {
+        if self.path_reports.len() < STRAY_NEWS || self.path_reports.contains_key(&about) {
+            self.path_reports.insert(about, mtu);
+        }
     }
 
     /// Adds a claim about a neighbour; without room, the others learn of the neighbour from a later one.
