@@ -311,6 +311,23 @@ impl StreamLink {
         Ok(())
     }
 
+    /// Sends what is unfinished and then frames, as far as the socket has room.
+    fn send(&mut self, frames: &mut VecDeque<PacketBuf>, ledger: &mut CopyLedger) {
+        while self.peer.is_some() {
+            match self.send_some(frames, ledger) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.blocked = true;
+                    break;
+                }
+                // A bad address: memory behind a frame is gone, and the stream with it.
+                Err(_) => self.disconnect(),
+            }
+        }
+    }
+
     /// Sends as many frames as one call takes. `false`: there is no more room, or no more frame.
     fn send_some(
         &mut self,
@@ -386,19 +403,7 @@ impl Device for StreamLink {
         let before = frames.len();
         frames.retain(|packet| packet.len() <= MAX_SOCKET_FRAME);
         self.card.counters.tx_dropped_error += (before - frames.len()) as u64;
-        while self.peer.is_some() {
-            match self.send_some(frames, ledger) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.blocked = true;
-                    break;
-                }
-                // A bad address: memory behind a frame is gone, and the stream with it.
-                Err(_) => self.disconnect(),
-            }
-        }
+        self.send(frames, ledger);
         if self.peer.is_none() {
             self.card.drop_unsent(frames);
         }
@@ -414,6 +419,10 @@ impl Device for StreamLink {
     ) -> Result<usize, DeviceError> {
         if !self.accept(now)? {
             return Ok(0);
+        }
+        if self.unfinished.is_some() {
+            // The host has nothing to transmit, and does not know of the rest.
+            self.send(&mut VecDeque::new(), ledger);
         }
         self.card.pool.drain();
         let before = frames.len();

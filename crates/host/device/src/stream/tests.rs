@@ -124,6 +124,25 @@ given! {
         assert!(sent == all.iter().flat_map(|f| framed(f)).collect::<Vec<_>>());
         assert_eq!(rig.link.counters().tx_frames, 800);
     }
+    the_rest_of_the_last_frame_leaves_although_the_host_has_nothing_to_transmit {
+        let (frame, mut whole) = (frame(60_000, 9), 0);
+        // One at a time, until the socket takes a part of one.
+        while rig.link.unfinished.is_none() {
+            let mut frames = VecDeque::from([to_send(&frame, 54)]);
+            rig.transmit(&mut frames);
+            if !frames.is_empty() {
+                // Nothing of it: some room, less than for a frame.
+                rig.peer.read_exact(&mut vec![0; 30_000]).unwrap();
+            }
+            whole += framed(&frame).len() * (1 - frames.len());
+        }
+        let mut sent = rig.sent().len();
+        assert!(rig.link.watched.contains(EventFlags::OUT), "it is to be told of room");
+        assert!(rig.receive(64).is_empty());
+        sent += rig.sent().len();
+        assert_eq!(sent % 30_000, whole % 30_000);
+        assert!(rig.link.unfinished.is_none() && !rig.link.watched.contains(EventFlags::OUT));
+    }
     a_peer_that_leaves_ends_a_link_that_was_given_one {
         rig.peer.write_all(&framed(&frame(5, 1))[..20]).unwrap();
         assert!(rig.receive(64).is_empty());
