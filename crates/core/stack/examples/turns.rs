@@ -1,5 +1,6 @@
 //! Counts for valgrind: two stacks on one wire, in one thread and in virtual time. `rr` sends 64 bytes there and back
-//! on one connection, `connections` opens a connection for each 64 bytes.
+//! on one connection, `connections` opens a connection for each 64 bytes, and `strays` is `rr` with a server of two shards,
+//! where each packet comes in at the shard without the connection. The number of strays is printed.
 //!
 //! ```text
 //! cargo build --release -p pagewire-stack --example turns
@@ -15,21 +16,23 @@ use std::time::Duration;
 
 use pagewire_mem::link::Capabilities;
 use pagewire_mem::{Instant, PacketBuf, RxChecksum, TxChecksum};
-use pagewire_stack::{ListenerId, PoolMemory, RecvFlags, SendFlags, Stack, StackConfig, TcpId};
+use pagewire_stack::{
+    LinkId, ListenerId, PoolMemory, RecvFlags, SendFlags, Shard, Stack, StackConfig, TcpId,
+};
 
 const SERVER: &str = "10.0.0.2:80";
 
 fn main() {
-    let usage = "turns rr|connections ROUNDS";
+    let usage = "turns rr|connections|strays ROUNDS";
     let mut args = std::env::args().skip(1);
     let what = args.next().expect(usage);
     let rounds: u32 = args.next().and_then(|n| n.parse().ok()).expect(usage);
-    let mut w = World::new();
+    let mut w = World::new(what == "strays");
     let (client, server) = w.connect();
     for _ in 0..rounds {
         w.now += Duration::from_micros(50);
         match what.as_str() {
-            "rr" => {
+            "rr" | "strays" => {
                 w.pass(0, client, 1, server);
                 w.pass(1, server, 0, client);
             }
@@ -44,30 +47,39 @@ fn main() {
             _ => panic!("{usage}"),
         }
     }
+    if let Some(other) = &w.other {
+        println!("{} strays", other.counters().strays_passed);
+    }
 }
 
 /// Two stacks and the frames between them.
 struct World {
     stacks: [Stack; 2],
+    /// The server's shard that gets the server's packets, and passes them on.
+    other: Option<Stack>,
     listener: ListenerId,
     now: Instant,
     frames: VecDeque<PacketBuf>,
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(strays: bool) -> Self {
         let now = Instant::from_millis(1000);
-        let mut stacks = [1, 2].map(|host| {
+        let mut places = Shard::all(2, &[2; 32]).filter(|_| strays).unwrap_or_default().into_iter();
+        let mut stack = |host| {
             let mac = [2, 0, 0, 0, 0, host];
             let capabilities =
                 Capabilities { by_reference: true, ..Capabilities::offloading(mac, 1500) };
             let addresses = vec![format!("10.0.0.{host}/24").parse().expect("an address")];
             let mut config = StackConfig::new(capabilities, addresses, [host; 32]);
             (config.announce, config.pool) = (false, PoolMemory::Anonymous);
+            config.shard = if host == 2 { places.next() } else { None };
             Stack::new(now, config).expect("a stack")
-        });
+        };
+        let mut stacks = [1, 2].map(&mut stack);
+        let other = strays.then(|| stack(2));
         let listener = stacks[1].listen(server(), 128).expect("a listener");
-        Self { stacks, listener, now, frames: VecDeque::new() }
+        Self { stacks, other, listener, now, frames: VecDeque::new() }
     }
 
     fn connect(&mut self) -> (TcpId, TcpId) {
@@ -94,15 +106,29 @@ impl World {
         for from in (0..2).cycle() {
             let now = self.now;
             while self.stacks[from].poll_transmit(now, &mut self.frames) {}
+            if from == 1
+                && let Some(other) = &mut self.other
+            {
+                while other.poll_transmit(now, &mut self.frames) {}
+            }
             idle = if self.frames.is_empty() { idle + 1 } else { 0 };
             for frame in &mut self.frames {
                 if frame.tx_checksum != TxChecksum::Done {
                     (frame.tx_checksum, frame.rx_checksum) = (TxChecksum::Done, RxChecksum::Valid);
                 }
             }
-            let to = &mut self.stacks[1 - from];
-            let link = to.links().next().expect("a link");
-            to.handle_frames_on(now, link, &mut self.frames);
+            let home = &mut self.stacks[1 - from];
+            let to = if from == 0 { self.other.as_mut() } else { None };
+            match to {
+                Some(to) => {
+                    to.handle_frames_on(now, LinkId::FIRST, &mut self.frames);
+                    while let Some((_, stray)) = to.poll_stray() {
+                        home.handle_stray(now, stray);
+                    }
+                    to.end_turn();
+                }
+                None => home.handle_frames_on(now, LinkId::FIRST, &mut self.frames),
+            }
             for stack in &mut self.stacks {
                 while stack.poll_event().is_some() {}
                 stack.end_turn();
