@@ -217,6 +217,9 @@ impl Net {
         (interface.has_v4, interface.has_v6) =
             (routes.has_family(0, false), routes.has_family(0, true));
         interface.set_modes(&config.first_link);
+        if let Some(shard) = config.shard.as_ref().filter(|_| interface.proxy_arp) {
+            interface.neighbors.share(shard.neighbors_on(0));
+        }
         let state = |shard| ShardState::new(shard, &config.secret);
         let shard = config.shard.as_ref().map(state).transpose()?;
         let mut net = Self {
@@ -260,6 +263,9 @@ impl Net {
         (interface.has_v4, interface.has_v6) =
             (self.routes.has_family(index, false), self.routes.has_family(index, true));
         interface.set_modes(config);
+        if let Some(state) = self.shard.as_ref().filter(|_| interface.proxy_arp) {
+            interface.neighbors.share(state.shard().neighbors_on(index));
+        }
         let id = self.links.insert(index, interface);
         self.join_solicited(now, index);
         self.handle_links_changed();

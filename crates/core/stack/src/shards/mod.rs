@@ -1,7 +1,7 @@
 //! One host of several stacks (**shards**), each with a device queue, a lock and a thread of its own, for
 //! programs that outgrow one core.
 //!
-//! All shards have the same addresses and the same secret, and share nothing else but the owners of their ports
+//! All shards have the same addresses and the same secret, and share little else: the owners of their ports
 //! ([`Shard`]). Each packet has a **home**, the shard that has its socket. A device may deliver a packet to any
 //! shard. One that finds no socket passes it on by value, its payload by reference, as a **stray**
 //! ([`Stray`](crate::Stray)). Linux's nearest relative is receive packet steering.
@@ -19,17 +19,20 @@
 //! - **ICMP errors** go to the home of the packet that they quote. That a datagram from a port of all shards was too
 //!   long for its path is told to all: any of them may have sent the datagram.
 //! - **Fragments** of a datagram are put together by one shard. A hash of addresses and identification chooses it.
-//! - **ARP and neighbour discovery** are answered by the shard that receives them. The others get news
-//!   of the neighbour that sent the message.
+//! - **ARP and neighbour discovery** are answered by the shard that receives them. The others get news of the neighbour
+//!   that sent the message. On links that answer for other hosts, a table of the host has the neighbours that any shard
+//!   knows: no shard answers for those.
 //! - Echo requests to the host, unknown protocols and packets to forward are handled where they come in.
 //! - **Groups**: a shard drops packets to groups that only other shards have joined. Not supported yet.
 //!
 //! Which shard owns a port is a fact of the host (`ports.rs`): it changes only while no other shard uses the port, so
 //! that a packet never meets a shard that does not know its connection.
 
+mod addresses;
 mod ports;
 
 use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,21 +41,25 @@ use siphasher::sip::SipHasher13;
 
 use crate::error::StackError;
 use crate::limits::MAX_SHARDS;
+use crate::net::LinkIndex;
 use crate::random::derive;
 use crate::sockets::tuple::Tuple;
+use addresses::AddressTable;
 use ports::{EVERY_PORT, PORTS, PortOwner, PortOwners};
 pub(crate) use ports::{PortClaim, ShardPorts};
 
 /// The claim of a bind, to end a use with: which one does not matter then.
 pub(crate) const BOUND: PortClaim = PortClaim::Alone { every_address: true };
 
-/// The shards of one host: their number, and the ports that each owns.
+/// The shards of one host: their number, and what they share.
 struct Shards {
     hasher: SipHasher13,
     count: usize,
     tcp: PortOwners,
     udp: PortOwners,
     echo: PortOwners,
+    /// Neighbours that shards know on links that answer for other hosts.
+    neighbors: AddressTable,
     /// Tells the secret of the host from others.
     fingerprint: [u8; 16],
     /// The places that stacks have, a bit for each.
@@ -79,6 +86,35 @@ impl ShardPlace {
 impl Drop for ShardPlace {
     fn drop(&mut self) {
         self.0.shards.taken.fetch_and(!self.0.bit(), Ordering::AcqRel);
+    }
+}
+
+/// The neighbours on one link that shards of a host know.
+pub(crate) struct SharedNeighbors {
+    shard: Shard,
+    link: LinkIndex,
+}
+
+impl SharedNeighbors {
+    pub(crate) fn add(&self, addr: IpAddr) {
+        let Self { shard, link } = self;
+        // Each shard's own table is limited.
+        shard.shards.neighbors.add(*link, addr, shard.bit());
+    }
+
+    pub(crate) fn remove(&self, addr: IpAddr) {
+        self.shard.shards.neighbors.remove(self.link, addr, self.shard.bit());
+    }
+
+    /// Whether any shard knows the neighbour.
+    pub(crate) fn contains(&self, addr: IpAddr) -> bool {
+        self.shard.shards.neighbors.get(self.link, addr) != 0
+    }
+}
+
+impl Drop for SharedNeighbors {
+    fn drop(&mut self) {
+        self.shard.shards.neighbors.clear(self.link, self.shard.bit());
     }
 }
 
@@ -119,7 +155,9 @@ impl Shard {
         let [tcp, udp] = [(); 2].map(|()| PortOwners::new(PORTS));
         let echo = PortOwners::new(1);
         let (fingerprint, taken) = (fingerprint(secret), AtomicU32::new(0));
-        let shards = Arc::new(Shards { hasher, count, tcp, udp, echo, fingerprint, taken });
+        let neighbors = AddressTable::default();
+        let shards = Shards { hasher, count, tcp, udp, echo, neighbors, fingerprint, taken };
+        let shards = Arc::new(shards);
         Some((0..count).map(|index| Self { shards: Arc::clone(&shards), index }).collect())
     }
 
@@ -174,6 +212,11 @@ impl Shard {
             (PortOwner::Nobody | PortOwner::Shard { .. }, PortOwner::Shard { index, .. }) => index,
             _ => self.by_hash(tuple),
         }
+    }
+
+    /// The neighbours on a link that this shard knows, and those that others do.
+    pub(crate) fn neighbors_on(&self, link: LinkIndex) -> SharedNeighbors {
+        SharedNeighbors { shard: self.clone(), link }
     }
 
     /// Whether all shards bind the port.

@@ -465,12 +465,21 @@ fn the_newest_news_of_a_neighbour_is_what_other_shards_learn() {
 
 /// A request from a host's station for that of the second host.
 fn arp_from(host: u8, station: u8) -> PacketBuf {
+    arp(host, station, 2)
+}
+
+/// A host's request for the station of another.
+fn arp_about(host: u8, about: u8) -> PacketBuf {
+    arp(host, host, about)
+}
+
+fn arp(host: u8, station: u8, about: u8) -> PacketBuf {
     let station = [2, 0, 0, 0, 0, station];
     let mut frame = [0xff; 6].to_vec();
     frame.extend(station);
     frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
     frame.extend(station);
-    frame.extend([10, 0, 0, host, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2]);
+    frame.extend([10, 0, 0, host, 0, 0, 0, 0, 0, 0, 10, 0, 0, about]);
     let mut packet = PacketBuf::for_rx();
     packet.append(frame.len()).unwrap().copy_from_slice(&frame);
     packet
@@ -583,6 +592,29 @@ fn a_path_mtu_reaches_whichever_shard_sent_the_datagram_from_a_port_of_all() {
     };
     let known: Vec<usize> = clients.iter().enumerate().map(path_mtu).collect();
     assert_eq!(known, [1000, 1500, 1000], "a shard that sent nothing so long believes no report");
+}
+
+#[test]
+fn no_shard_answers_for_a_host_that_another_knows_on_the_link() {
+    let mut gateway = gateway();
+    gateway.proxy_arp = true;
+    let mut w = World::of([(1, guest()), (3, gateway)], |_| 0);
+    let answers = |w: &mut World, about: u8| {
+        let before = w.hosts[1][0].counters().tx_arp;
+        w.deliver(1, arp_about(1, about));
+        w.hosts[1][0].counters().tx_arp - before
+    };
+    assert_eq!(answers(&mut w, 9), 1, "the gateway stands for all hosts that nobody knows");
+    let client = w.hosts[1][2].bind_udp(addr("10.0.0.2:7"), BindOptions::default()).unwrap();
+    w.hosts[1][2].send_to(w.now, client, b"hello", Some(addr("10.0.0.9:7"))).unwrap();
+    assert_eq!(answers(&mut w, 9), 0, "the last shard asks for its station");
+    // Once the host is given up, the gateway stands for it again.
+    w.run(Duration::from_secs(10));
+    assert_eq!(answers(&mut w, 9), 1);
+    w.hosts[1][2].send_to(w.now, client, b"hello", Some(addr("10.0.0.9:7"))).unwrap();
+    assert_eq!(answers(&mut w, 9), 0);
+    w.hosts[1].truncate(2);
+    assert_eq!(answers(&mut w, 9), 1, "a stack that goes knows nobody");
 }
 
 #[test]

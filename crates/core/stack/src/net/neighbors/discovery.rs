@@ -262,7 +262,7 @@ impl Net {
         interface.proxy_arp
             && target != asker
             && self.routes.is_foreign_host(target)
-            && !interface.neighbors.knows(target)
+            && !interface.neighbors.is_known_to_host(target)
     }
 
     fn handle_solicitation(

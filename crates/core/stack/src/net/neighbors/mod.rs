@@ -42,6 +42,7 @@ use crate::limits::{
     NEIGHBORS_EVICTED_REPORTED, NEIGHBORS_INCOMPLETE, NEIGHBORS_PASSIVE,
 };
 use crate::net::wire::ethernet::Mac;
+use crate::shards::SharedNeighbors;
 
 /// An IP packet that waits for a neighbour's station.
 #[derive(Debug)]
@@ -78,6 +79,8 @@ pub(crate) struct Neighbors {
     next: Instant,
     /// Changes whenever an earlier [`lookup`](Self::lookup) may be wrong: a `Used` station changed.
     generation: u32,
+    /// Tells other shards which addresses are in the table, where the link answers for other hosts.
+    shared: Option<SharedNeighbors>,
 }
 
 /// Entries of one kind in the order in which they are evicted.
@@ -179,7 +182,13 @@ impl Neighbors {
             evicted: Vec::new(),
             next: Instant::FAR,
             generation: 0,
+            shared: None,
         }
+    }
+
+    /// Shares with other shards which neighbours are known. There are none yet.
+    pub(crate) fn share(&mut self, shared: SharedNeighbors) {
+        self.shared = Some(shared);
     }
 
     // Getters.
@@ -352,6 +361,11 @@ impl Neighbors {
         self.table.contains_key(&addr)
     }
 
+    /// Whether this shard or another knows the neighbour.
+    pub(crate) fn is_known_to_host(&self, addr: IpAddr) -> bool {
+        self.knows(addr) || self.shared.as_ref().is_some_and(|shared| shared.contains(addr))
+    }
+
     /// Whether packets wait that are no attempts to connect.
     pub(crate) fn holds_data(&self) -> bool {
         let held = |entry: &Neighbor| entry.queue.iter().any(|waiting| !waiting.is_attempt());
@@ -379,7 +393,7 @@ impl Neighbors {
         }
         actions.extend(self.evicted.drain(..).map(|queue| NeighborAction::Evicted { queue }));
         let mut next = Instant::FAR;
-        let Self { table, queues, queued, .. } = self;
+        let Self { table, queues, queued, shared, .. } = self;
         table.retain(|&addr, entry| {
             if entry.handle_timeout(now, addr, actions) {
                 next = next.min(entry.deadline());
@@ -387,6 +401,9 @@ impl Neighbors {
             }
             if let Some(queue) = queues.get_mut(entry.kind as usize) {
                 queue.len -= 1;
+            }
+            if let Some(shared) = shared {
+                shared.remove(addr);
             }
             if let State::Incomplete { .. } = entry.state {
                 *queued -= entry.queue.len();
@@ -416,6 +433,9 @@ impl Neighbors {
         let queue = VecDeque::new();
         let entry = Neighbor { state, kind, position: 0, touched: false, mac, used: now, queue };
         self.table.insert(addr, entry);
+        if let Some(shared) = &self.shared {
+            shared.add(addr);
+        }
         self.append(addr, kind);
     }
 
@@ -486,6 +506,9 @@ impl Neighbors {
             }
             queue.len -= 1;
             let Some(entry) = self.table.remove(&addr) else { return false };
+            if let Some(shared) = &self.shared {
+                shared.remove(addr);
+            }
             counters.neighbors_evicted += 1;
             self.queued -= entry.queue.len();
             counters.drop_many(DropReason::NeighborEvicted, entry.queue.len() as u64);

@@ -50,6 +50,10 @@ impl ShardState {
         })
     }
 
+    pub(super) fn shard(&self) -> &Shard {
+        self.place.shard()
+    }
+
     /// This shard's part of so many numbers.
     pub(super) fn part_of(&self, numbers: u64) -> Range<u64> {
         self.place.shard().part_of(numbers)
