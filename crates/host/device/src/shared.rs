@@ -45,8 +45,8 @@ const RECEIVER: usize = 0;
 ///
 /// End 0 is the device, as far as receiving goes: waiting, memory, counts, and time. The other ends send only:
 /// `receive` returns 0, [`wait_fd`](Device::wait_fd) becomes readable when the device is lost or when `transmit` is
-/// worth another try, and counts are 0, so that sums over all ends are right. The room for received frames is the
-/// same for all: shards keep frames that end 0 received.
+/// worth another try, and counts are 0, so that sums over all ends are right. Each end has an equal part of
+/// the room for received frames, because shards keep frames that end 0 received.
 ///
 /// - `transmit` leaves frames without room with the caller. No descriptor is sure to report room: try again after
 ///   about a millisecond.
@@ -412,7 +412,7 @@ impl Device for SharedDevice {
 
     fn room(&self) -> Option<usize> {
         let room = self.core.room.load(Ordering::Relaxed);
-        (room != NO_BOUND).then_some(room)
+        (room != NO_BOUND).then_some(room / self.core.events.len().max(1))
     }
 
     fn trim(&mut self) {

@@ -478,13 +478,13 @@ fn the_device_sees_no_time_run_backwards() {
 }
 
 #[test]
-fn all_ends_know_the_room_that_the_last_burst_left() {
+fn all_ends_share_the_room_that_the_last_burst_left() {
     let (device, settings) = card();
     let [mut zero, one] = ends(device);
     assert_eq!((zero.room(), one.room()), (None, None), "no bound");
     set(&settings).memory = Some(4096);
     receive(&mut zero, T0);
-    assert_eq!((zero.room(), one.room()), (Some(4096), Some(4096)));
+    assert_eq!((zero.room(), one.room()), (Some(2048), Some(2048)), "half each");
 }
 
 #[test]

@@ -136,6 +136,23 @@ impl Devices {
         self.gather_fds();
     }
 
+    /// Marks links as lost, a bit for each; returns the last that was not.
+    pub(crate) fn lose(&mut self, lost: u64) -> Option<LinkId> {
+        let is_lost = |link: &&mut LinkDevice| {
+            let bit = 1u64.checked_shl(link.id.index() as u32).unwrap_or(0);
+            !link.lost && lost & bit != 0
+        };
+        let mut last = None;
+        for link in self.all.iter_mut().filter(is_lost) {
+            link.error
+                .get_or_insert_with(|| "another core lost its queue of the device".to_owned());
+            (link.lost, link.fd) = (true, None);
+            link.tx.clear();
+            last = Some(link.id);
+        }
+        last
+    }
+
     pub(crate) fn are_all_lost(&self) -> bool {
         self.all.iter().all(|link| link.lost)
     }

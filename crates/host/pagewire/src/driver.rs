@@ -25,7 +25,7 @@ pub(crate) const SHUTDOWN_POLL: Duration = Duration::from_millis(1);
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// Longest sleep of a thread that drives several shards of a host.
-const SIBLING_POLL: Duration = Duration::from_millis(1);
+pub(crate) const SIBLING_POLL: Duration = Duration::from_millis(1);
 
 /// Starts the thread that drives the host.
 pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {

@@ -61,6 +61,9 @@ pub enum StartError {
         /// The cores of the host.
         cores: usize,
     },
+    /// A link was to be added to a host of several cores that runs.
+    #[error("the links of a host of several cores are those of its start: use `HostBuilder::link`")]
+    LinkOfCores,
     /// A setting that new connections cannot begin with; the text names it.
     #[error("{0} is no setting of new connections: set it on each connection or listener")]
     Option(String),

@@ -70,15 +70,19 @@ fn shut_down_all() {
     // The hosts end at the same time: they may talk to each other, and one limit is enough.
     let mut until = Shared::latest_shutdown_end(Duration::ZERO);
     let mut here = Vec::new();
+    // Before any of them ends: the shutdown of one shard is that of all.
+    for host in all.iter().filter(|host| !host.manual && !host.is_stepped_here()) {
+        host.shutdown.keep_driver();
+    }
     for host in all.iter().filter(|host| host.shutdown.report().is_none()) {
         // The process may end in code that the driver called, or in a task of the runtime that drives the host.
-        let drives = reentrancy::is_driver_of(host.id) || host.is_driven_by_waits();
+        let drives = host.is_stepped_here();
         if !host.manual {
             until = until.max(Shared::latest_shutdown_end(host.shutdown_limit));
-            host.request_shutdown(host.shutdown_limit, !drives);
+            host.request_shutdown(host.shutdown_limit);
         }
         // Not a host whose lock this thread holds: a service ends the process.
-        if (host.manual || drives) && !reentrancy::is_called_under_lock_of(host.id) {
+        if (host.manual || drives) && !reentrancy::is_called_under_lock_of(host.host_id) {
             here.push(Arc::clone(host));
         }
     }
@@ -86,7 +90,8 @@ fn shut_down_all() {
     for thread in threads.into_iter().flatten() {
         let _ = thread.join();
     }
-    let waits = |host: &&Arc<Shared>| !host.manual && !reentrancy::is_called_under_lock_of(host.id);
+    let waits =
+        |host: &&Arc<Shared>| !host.manual && !reentrancy::is_called_under_lock_of(host.host_id);
     for host in all.iter().filter(waits) {
         host.shutdown.wait(until);
     }

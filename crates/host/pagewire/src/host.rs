@@ -220,13 +220,20 @@ impl Host {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn wait_turn(&self, limit: Duration) -> bool {
+        let shared = self.shared();
+        let until = shared.now() + limit;
         if self.turn() {
             return true;
         }
-        driver::wait_for_device(self.shared(), Some(self.shared().now() + limit));
-        let worked = self.turn();
-        self.shared().hand_back();
-        worked
+        loop {
+            driver::wait_for_device(shared, Some(until));
+            let worked = self.turn() | shared.turn_others();
+            // With other shards to drive, the wait above is a short one.
+            if worked || !shared.drives_others() || shared.now() >= until {
+                shared.hand_back();
+                return worked;
+            }
+        }
     }
 
     /// Whether this is the host's driver thread, on which calls that wait fail. See [`Host`].
@@ -246,7 +253,7 @@ impl Host {
         // A panic of the operation is the caller's, and does not fail the host.
         let shared = self.shared();
         let done = shared.with_stack(|stack, now| {
-            let _call = LockedCall::of(shared.id);
+            let _call = LockedCall::of(shared.host_id);
             catch_unwind(AssertUnwindSafe(|| op(stack, now)))
         });
         done.unwrap_or_else(|panic| resume_unwind(panic))
@@ -265,8 +272,12 @@ impl Host {
     ///
     /// # Errors
     /// As [`HostBuilder::start`](crate::HostBuilder::start); nothing has changed then.
+    /// [`StartError::LinkOfCores`] on a host of several cores, whose links are those of its start.
     pub fn add_link(&self, mut link: Link) -> Result<LinkId, StartError> {
         let (shared, config) = (self.shared(), link.config()?);
+        if shared.member.is_some() {
+            return Err(StartError::LinkOfCores);
+        }
         // A device that is refused is dropped without the lock: its drop may call the host.
         let mut device = Some(link.device);
         let id = shared.modify(|inner, now| {
@@ -283,9 +294,12 @@ impl Host {
     }
 
     /// Removes a link with its addresses and routes; returns its device, or `None` if it was
-    /// removed before. Connections from its addresses end as if the peer did not answer.
+    /// removed before, or the host has several cores. Connections from its addresses end as if the peer did not answer.
     pub fn remove_link(&self, link: LinkId) -> Option<Box<dyn Device>> {
         let shared = self.shared();
+        if shared.member.is_some() {
+            return None;
+        }
         let device = shared.modify(|inner, _| {
             inner.stack.remove_link(link);
             inner.note_down();
@@ -446,13 +460,8 @@ impl Host {
     /// ```
     pub fn shutdown(&self, limit: Duration) -> ShutdownReport {
         let shared = self.shared();
-        shared.request_shutdown(limit, false);
-        let until = Shared::latest_shutdown_end(limit);
-        let mut report = shared.wait_for_shutdown(until).unwrap_or_default();
-        for shard in shared.others() {
-            report.add(shard.wait_for_shutdown(until).unwrap_or_default());
-        }
-        report
+        shared.request_shutdown(limit);
+        shared.wait_for_shutdown(Shared::latest_shutdown_end(limit))
     }
 
     /// Waits until all queued data is sent and acknowledged, at most `limit`; `false` if that was
@@ -556,7 +565,7 @@ impl Handle {
         self: &Arc<Self>,
         op: impl FnOnce(&Arc<Self>) + Send + Sync + 'static,
     ) {
-        if reentrancy::is_called_under_lock_of(self.shared.id) {
+        if reentrancy::is_called_under_lock_of(self.shared.host_id) {
             return Deferral::later(Box::new(RunOnDrop(Arc::clone(self), Some(op))));
         }
         op(self);
@@ -582,16 +591,17 @@ impl Drop for Keeper {
             return;
         }
         if first.manual {
-            return self.0.iter().for_each(|shard| shard.reset_all());
+            // The first shards are over only when the last one is.
+            for shard in self.0.iter().chain(&self.0) {
+                shard.reset_all();
+            }
+            return;
         }
         // The driver shuts the host down. Where this thread may wait for it, the devices are free then.
         let limit = first.shutdown_limit;
-        first.request_shutdown(limit, false);
+        first.request_shutdown(limit);
         if !reentrancy::is_any_driver() && !is_asynchronous() {
-            let until = Shared::latest_shutdown_end(limit);
-            for shard in &self.0 {
-                shard.wait_for_shutdown(until);
-            }
+            first.wait_for_shutdown(Shared::latest_shutdown_end(limit));
         }
     }
 }

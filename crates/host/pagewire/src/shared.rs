@@ -55,8 +55,13 @@ pub(crate) enum Poller {
     Deferred,
 }
 
-/// The newest host's number.
+/// The newest number of a shard or a host.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
+
+/// A number that no shard or host of this process has.
+pub(crate) fn next_id() -> u64 {
+    LAST_ID.fetch_add(1, Ordering::Relaxed) + 1
+}
 
 /// A host's state: the part that the lock guards, and flags that threads read without the lock.
 pub(crate) struct Shared {
@@ -96,8 +101,10 @@ pub(crate) struct Shared {
     pub(crate) manual: bool,
     /// The number (`reentrancy.rs`) of a runtime's thread, if that alone can drive the host; otherwise 0.
     runner: AtomicU64,
-    /// The host's number in this process; not 0.
+    /// The shard's number in this process; not 0.
     pub(crate) id: u64,
+    /// The host's number in this process, which all its shards have: for guards of calls under a lock.
+    pub(crate) host_id: u64,
     /// The process that made the host.
     pub(crate) process: u32,
     /// Default time limit for delivery at the end.
@@ -125,7 +132,7 @@ pub(crate) struct Inner {
     pub(crate) silent: bool,
     pub(crate) poller: Poller,
     /// The host's number, as in [`Shared`].
-    pub(crate) id: u64,
+    pub(crate) host_id: u64,
     pub(crate) panics: Panics,
     pub(crate) watchers: EndWatchers,
     /// The last flush stopped before all output was sent.
@@ -167,7 +174,8 @@ impl Shared {
         let wake = Arc::new(rustix::event::eventfd(0, flags)?);
         let asleep = Arc::new(AtomicBool::new(false));
         let (panics, watchers) = (Panics::default(), EndWatchers::default());
-        let id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
+        let id = next_id();
+        let host_id = member.as_ref().map_or(id, Member::host_id);
         let waker = DriverWaker { wake: Arc::clone(&wake), asleep: Arc::clone(&asleep) };
         stack.completions().set_waker(waker.clone().into_fn());
         stack.returns().set_waker(waker.clone().into_fn());
@@ -183,7 +191,7 @@ impl Shared {
             failed: false,
             silent: false,
             poller: Poller::Running,
-            id,
+            host_id,
             panics: panics.clone(),
             watchers: watchers.clone(),
             unfinished: false,
@@ -221,6 +229,7 @@ impl Shared {
             manual,
             runner: AtomicU64::new(0),
             id,
+            host_id,
             process: std::process::id(),
             shutdown_limit: SHUTDOWN_LIMIT,
             member,
@@ -344,6 +353,8 @@ impl Shared {
         let (mut inner, now) = self.lock_now();
         let worked = inner.turn(now);
         self.unlock_and_wake(inner);
+        // Tasks of other shards may be stalled for the same reason.
+        let worked = self.turn_others() | worked;
         let stalled = worked && self.steps() == steps;
         if stalled {
             self.stalled_at.store(steps, Ordering::Relaxed);

@@ -492,7 +492,7 @@ fn of_several_requests_for_the_end_the_shortest_limit_counts() {
     for limits in [[short, long], [long, short]] {
         let (device, _far) = Pair::new().expect("pair");
         let shared = without_driver(device);
-        limits.into_iter().for_each(|limit| shared.request_shutdown(limit, false));
+        limits.into_iter().for_each(|limit| shared.request_shutdown(limit));
         assert_eq!(shared.shutdown.limit(), short, "{limits:?}");
     }
 }

@@ -39,9 +39,7 @@ const POLLED_DEVICE: Duration = Duration::from_millis(1);
 impl Inner {
     /// Receives, lets the stack work, sends. Returns whether anything came in.
     pub(crate) fn turn(&mut self, now: Instant) -> bool {
-        if !self.failed && self.has_group_failed() {
-            self.give_up();
-        }
+        self.follow_group(now);
         if self.failed {
             self.flush(now);
             return false;
@@ -188,16 +186,26 @@ impl Inner {
         let gone = self.devices.all.iter().filter(|l| l.lost && l.id != link).map(|l| l.id);
         for link in gone.chain([link]) {
             self.stack.handle_link_lost(now, link);
+            // A packet of this link may be for any shard.
+            self.exchange.iter().for_each(|exchange| exchange.member().lose(link));
         }
         self.devices.gather_fds();
         self.note_down();
+    }
+
+    /// Loses links that another shard has lost, a bit for each.
+    #[cold]
+    pub(crate) fn lose_links(&mut self, now: Instant, lost: u64) {
+        if let Some(link) = self.devices.lose(lost) {
+            self.lose(now, link);
+        }
     }
 
     /// Reports events to the observer, rings, waits and services. Returns whether a service had a turn.
     fn report(&mut self, now: Instant) -> bool {
         while let Some(event) = self.stack.poll_event() {
             if let Some(observer) = &mut self.observer {
-                let _call = LockedCall::of(self.id);
+                let _call = LockedCall::of(self.host_id);
                 contain(&self.panics.observers, "an observer", || observer(event));
             }
             #[cfg(feature = "rings")]
@@ -213,7 +221,7 @@ impl Inner {
     /// Gives services that have something to do a turn. Returns whether one had.
     #[inline(never)]
     fn serve(&mut self, now: Instant) -> bool {
-        let _call = LockedCall::of(self.id);
+        let _call = LockedCall::of(self.host_id);
         let polled = std::mem::take(&mut self.services_unpolled) && self.poll_services();
         let is_due = |s: &AttachedService| s.poll_timeout(&self.panics).is_some_and(|at| at <= now);
         if self.events.is_empty() && !polled && !self.services.iter().any(is_due) {
@@ -287,7 +295,7 @@ impl Inner {
     /// When a service wants its next turn.
     #[inline(never)]
     fn services_timeout(&self) -> Option<Instant> {
-        let _call = LockedCall::of(self.id);
+        let _call = LockedCall::of(self.host_id);
         self.services.iter().filter_map(|service| service.poll_timeout(&self.panics)).min()
     }
 

@@ -15,7 +15,7 @@ use pagewire_mem::Instant;
 use pagewire_sockets::{Call, Clock, Patience, Waiter, WaiterId, io_error};
 use pagewire_stack::{Error, Readiness, SocketId, Stack};
 
-use crate::driver;
+use crate::driver::{self, SIBLING_POLL};
 use crate::reentrancy;
 use crate::shared::locked::Locked;
 use crate::shared::{Inner, Poller, Shared};
@@ -360,6 +360,13 @@ impl<'a> StallWatch<'a> {
     /// Sleeps until the thread is woken, at most for `left`.
     fn sleep(&mut self, left: Option<Duration>) -> SleepEnd {
         let shared = self.shared;
+        if shared.drives_others() {
+            // Of these, what this thread waits for may come in.
+            if !shared.turn_others() {
+                std::thread::park_timeout(left.map_or(SIBLING_POLL, |left| left.min(SIBLING_POLL)));
+            }
+            return SleepEnd::Woken;
+        }
         if !shared.is_driven_by_task() {
             match left {
                 None => std::thread::park(),

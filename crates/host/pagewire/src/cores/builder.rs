@@ -65,6 +65,9 @@ impl CoresBuilder {
         runtimes: &[tokio::runtime::Handle],
     ) -> Result<Cores, StartError> {
         self.host = self.host.not_manual();
+        if runtimes.len() < self.count {
+            return Err(StartError::NoRuntime);
+        }
         self.start_driven(|index, shared| {
             let _guard = runtimes.get(index).ok_or(StartError::NoRuntime)?.enter();
             driver::task::spawn(shared)
@@ -123,7 +126,7 @@ impl CoresBuilder {
 /// Ends shards of which not all could be started.
 fn give_up(shards: &[Arc<Shared>]) {
     shards.iter().filter_map(|shard| shard.member.as_ref()).for_each(|member| member.fail());
-    shards.iter().take(1).for_each(|shard| shard.reset_all());
+    shards.iter().for_each(|shard| shard.reset_all());
 }
 
 /// A device for each of `count` shards: each queue is for one of them, or shared by several.

@@ -38,7 +38,7 @@ impl CoresListener {
         self.any()?.local_addr()
     }
 
-    /// Accepts the next connection of any shard, waiting for one. The shards take turns.
+    /// Accepts the next connection of any shard, waiting for one without a limit. The shards take turns.
     ///
     /// # Errors
     /// `NetworkDown` when the host is gone.

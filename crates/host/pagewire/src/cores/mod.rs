@@ -7,15 +7,14 @@ mod udp;
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pagewire_sockets::{BindOptions, ConnectOptions, ToSocketAddrs, first, resolve_blocking};
 
 use crate::counts::ShutdownReport;
 use crate::host::Host;
-use crate::reentrancy;
 use crate::{TcpListener, TcpStream, UdpSocket};
 
 pub use builder::CoresBuilder;
@@ -38,7 +37,7 @@ const PORT_TRIES: usize = 16;
 ///
 /// For most speed, each core has a thread, or a runtime of one thread
 /// ([`start_in_runtimes`](CoresBuilder::start_in_runtimes)), with its shard's own listener
-/// ([`CoresListener::into_shards`]), so that a connection's data stays on one core.
+/// ([`CoresListener::shards`]), so that a connection's data stays on one core.
 ///
 /// ```
 /// use pagewire::{Host, Pair};
@@ -62,15 +61,13 @@ pub struct Cores(Arc<Shards>);
 #[derive(Debug)]
 struct Shards {
     hosts: Box<[Host]>,
-    /// Only one bind at a time takes a port on every shard.
-    binding: Mutex<()>,
     /// The shard of the next connection.
     next: AtomicUsize,
 }
 
 impl Cores {
     fn new(hosts: Box<[Host]>) -> Self {
-        Self(Arc::new(Shards { hosts, binding: Mutex::new(()), next: AtomicUsize::new(0) }))
+        Self(Arc::new(Shards { hosts, next: AtomicUsize::new(0) }))
     }
 
     /// The shards. At least one.
@@ -119,7 +116,8 @@ impl Cores {
         self.bind_all(at, bind).map(CoresUdp::new)
     }
 
-    /// Opens a connection on the next shard in turn, and waits until it is established.
+    /// Opens a connection and waits until it is established: on the shard that this thread drives, or on the next in
+    /// turn.
     ///
     /// # Errors
     /// Those of [`Host::connect`].
@@ -138,7 +136,10 @@ impl Cores {
         options: &ConnectOptions,
     ) -> io::Result<TcpStream> {
         let hosts = &self.0.hosts;
-        let begin = self.0.next.fetch_add(1, Ordering::Relaxed) % hosts.len();
+        // A thread that drives a shard is not to wait for another.
+        let own = hosts.iter().position(|shard| shard.shared().is_driven_by_waits());
+        let next = || self.0.next.fetch_add(1, Ordering::Relaxed) % hosts.len();
+        let begin = own.unwrap_or_else(next);
         let (end, begin) = hosts.split_at(begin);
         let mut unavailable = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for shard in begin.iter().chain(end) {
@@ -165,6 +166,12 @@ impl Cores {
         self.shards().iter().fold(false, |worked, shard| shard.turn() | worked)
     }
 
+    /// Waits for frames, a timer or the end of `limit`, and takes turns of all shards; returns whether anything came in.
+    /// For hosts started with [`HostBuilder::manual`](crate::HostBuilder::manual).
+    pub fn wait_turn(&self, limit: Duration) -> bool {
+        self.shards().first().is_some_and(|shard| shard.wait_turn(limit))
+    }
+
     /// [`Host::shutdown`] of all shards, whose reports are summed.
     pub fn shutdown(&self, limit: Duration) -> ShutdownReport {
         self.shards().first().map(|shard| shard.shutdown(limit)).unwrap_or_default()
@@ -176,14 +183,8 @@ impl Cores {
         at: impl ToSocketAddrs,
         bind: impl Fn(&Host, SocketAddr) -> io::Result<(u16, T)>,
     ) -> io::Result<Vec<T>> {
-        let under_lock = |shard: &Host| reentrancy::is_called_under_lock_of(shard.shared().id);
         let Some(resolver) = self.shards().first() else { return Ok(Vec::new()) };
-        if self.shards().iter().any(under_lock) {
-            let text = "a service, an observer or an operation called the host that it lives in";
-            return Err(io::Error::new(io::ErrorKind::Deadlock, text));
-        }
         let found = resolve_blocking(resolver, at)?;
-        let _binding = self.0.binding.lock().unwrap_or_else(PoisonError::into_inner);
         first(found, |at| {
             let mut tries = if at.port() == 0 { PORT_TRIES } else { 1 };
             loop {

@@ -13,10 +13,10 @@ use crate::reentrancy::thread_number;
 use crate::{UdpSocket, net};
 
 /// A datagram socket on every shard of a host: [`Cores::udp`](crate::Cores::bind_udp). Clones are the same
-/// socket. All datagrams of one peer come to one shard, in order.
+/// socket. The datagrams of a peer to one address come to one shard.
 #[derive(Clone, Debug)]
 pub struct CoresUdp {
-    /// The socket of each shard, which never waits.
+    /// The socket of each shard.
     shards: Arc<[UdpSocket]>,
     /// The shard that is asked first next.
     first: Arc<AtomicUsize>,
@@ -38,10 +38,10 @@ impl CoresUdp {
         self.any()?.local_addr()
     }
 
-    /// Receives the next datagram of any shard, waiting for one. The shards take turns.
+    /// Receives the next datagram of any shard, waiting for one without a limit. The shards take turns.
     ///
     /// # Errors
-    /// Those of [`UdpSocket::recv_from`](crate::UdpSocket::recv_from).
+    /// `NetworkDown` when the host is gone.
     pub fn recv_from(&self, into: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let sockets = self.in_turn().cloned().map(net::UdpSocket::from).collect::<Vec<_>>();
         loop {
@@ -60,12 +60,14 @@ impl CoresUdp {
         }
     }
 
-    /// Sends a datagram by the shard of this thread: each thread has one, so that threads do not wait for each other.
+    /// Sends a datagram by the shard that this thread drives, or else by one that other threads rarely use.
     ///
     /// # Errors
     /// Those of [`UdpSocket::send_to`](crate::UdpSocket::send_to).
     pub fn send_to(&self, payload: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
-        let shard = thread_number() as usize % self.shards.len().max(1);
+        let own = |socket: &UdpSocket| socket.runtime().shared().is_driven_by_waits();
+        let any = || thread_number() as usize % self.shards.len().max(1);
+        let shard = self.shards.iter().position(own).unwrap_or_else(any);
         self.shards.get(shard).map_or_else(|| self.any(), Ok)?.send_to(payload, to)
     }
 

@@ -24,12 +24,14 @@ pub(crate) struct Exchange {
     waiting: usize,
     /// The sender that is first next.
     first: usize,
+    /// The lost links that this shard knows of.
+    lost: u64,
 }
 
 impl Exchange {
     pub(crate) fn new(member: Member) -> Self {
         let queues = || member.group.inboxes.iter().map(|_| VecDeque::new()).collect();
-        Self { outgoing: queues(), arrived: queues(), member, waiting: 0, first: 0 }
+        Self { outgoing: queues(), arrived: queues(), member, waiting: 0, first: 0, lost: 0 }
     }
 
     pub(crate) fn member(&self) -> &Member {
@@ -117,9 +119,15 @@ impl Inner {
         }
     }
 
-    /// Whether another shard of the host failed.
-    #[inline]
-    pub(crate) fn has_group_failed(&self) -> bool {
-        self.exchange.as_ref().is_some_and(|exchange| exchange.member.has_failed())
+    /// Fails, or loses links, as another shard of the host did.
+    pub(crate) fn follow_group(&mut self, now: Instant) {
+        let Some(exchange) = &mut self.exchange else { return };
+        let lost = exchange.member.lost();
+        if exchange.member.has_failed() && !self.failed {
+            self.give_up();
+        } else if exchange.lost != lost {
+            exchange.lost = lost;
+            self.lose_links(now, lost);
+        }
     }
 }

@@ -17,19 +17,44 @@ pub(super) struct Inbox {
     waker: OnceLock<DriverWaker>,
 }
 
-/// The packets of one sender: at most [`STRAY_BACKLOG`], which pin at most [`STRAY_BACKLOG_BYTES`]. As many more may
-/// be with the receiver already.
-#[derive(Default)]
+/// The packets of one sender, as far as there is room. As many more may be with the receiver already.
 struct Lane {
+    room: Room,
     queue: VecDeque<Stray>,
     /// Bytes of memory that the packets pin.
     bytes: usize,
 }
 
+/// The room of a lane, and of those that belong to one receiver together.
+#[derive(Clone, Copy)]
+struct Room {
+    packets: usize,
+    bytes: usize,
+}
+
+/// The least room of a lane: some bursts, with some super-frames.
+const LEAST_ROOM: Room = Room { packets: 256, bytes: 512 << 10 };
+
+/// News that a lane takes beyond its packets: a flood is not to keep neighbours from being known.
+const NEWS_BEYOND: usize = 64;
+
+impl Room {
+    /// All lanes of a receiver together have [`STRAY_BACKLOG`] and [`STRAY_BACKLOG_BYTES`], unless there are many.
+    fn of_each(senders: usize) -> Self {
+        let others = senders.saturating_sub(1).max(1);
+        Self {
+            packets: (STRAY_BACKLOG / others).max(LEAST_ROOM.packets),
+            bytes: (STRAY_BACKLOG_BYTES / others).max(LEAST_ROOM.bytes),
+        }
+    }
+}
+
 impl Inbox {
     pub(super) fn new(senders: usize) -> Self {
+        let room = Room::of_each(senders);
+        let lane = |_| Mutex::new(Lane { room, queue: VecDeque::new(), bytes: 0 });
         Self {
-            lanes: (0..senders).map(|_| Mutex::default()).collect(),
+            lanes: (0..senders).map(lane).collect(),
             pending: AtomicU32::new(0),
             waker: OnceLock::new(),
         }
@@ -74,7 +99,11 @@ impl Lane {
         let mut pushed = false;
         while let Some(packet) = packets.front() {
             let bytes = self.bytes + packet.pinned();
-            if self.queue.len() >= STRAY_BACKLOG || bytes > STRAY_BACKLOG_BYTES {
+            let has_room = match packet.is_news() {
+                true => self.queue.len() < self.room.packets + NEWS_BEYOND,
+                false => self.queue.len() < self.room.packets && bytes <= self.room.bytes,
+            };
+            if !has_room {
                 break;
             }
             self.bytes = bytes;

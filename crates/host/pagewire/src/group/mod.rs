@@ -13,22 +13,28 @@
 mod exchange;
 mod inbox;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use crate::shared::{DriverWaker, Shared};
+use pagewire_stack::LinkId;
+
+use crate::shared::{DriverWaker, Shared, next_id};
 
 pub(crate) use exchange::Exchange;
 use inbox::Inbox;
 
 /// The hosts that are the shards of one host.
 pub(crate) struct Group {
+    /// The host's number in this process.
+    id: u64,
     inboxes: Box<[Inbox]>,
     /// All shards in their order, once they have started.
     members: OnceLock<Box<[Weak<Shared>]>>,
     /// The shards whose part of the shutdown is over, a bit for each.
     over: AtomicU32,
     failed: AtomicBool,
+    /// The links that are lost, a bit for each of the first.
+    lost: AtomicU64,
 }
 
 /// The place of a host in its group.
@@ -42,16 +48,23 @@ impl Group {
     /// A place for each of `count` shards.
     pub(crate) fn members(count: usize) -> Vec<Member> {
         let group = Arc::new(Self {
+            id: next_id(),
             inboxes: (0..count).map(|_| Inbox::new(count)).collect(),
             members: OnceLock::new(),
             over: AtomicU32::new(0),
             failed: AtomicBool::new(false),
+            lost: AtomicU64::new(0),
         });
         (0..count).map(|index| Member { group: Arc::clone(&group), index }).collect()
     }
 }
 
 impl Member {
+    /// The number of the host, which all shards have.
+    pub(crate) fn host_id(&self) -> u64 {
+        self.group.id
+    }
+
     /// Tells the group of its shards, which have started.
     pub(crate) fn set_members(&self, shards: &[Arc<Shared>]) {
         let _ = self.group.members.set(shards.iter().map(Arc::downgrade).collect());
@@ -87,6 +100,19 @@ impl Member {
     pub(crate) fn has_failed(&self) -> bool {
         self.group.failed.load(Ordering::Acquire)
     }
+
+    /// Loses a link of all shards, each in its next turn.
+    pub(crate) fn lose(&self, link: LinkId) {
+        let bit = 1u64.checked_shl(link.index() as u32).unwrap_or(0);
+        if self.group.lost.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+            self.others().for_each(|shard| shard.wake_driver());
+        }
+    }
+
+    /// The links that are lost, a bit for each.
+    pub(crate) fn lost(&self) -> u64 {
+        self.group.lost.load(Ordering::Acquire)
+    }
 }
 
 impl Shared {
@@ -95,21 +121,17 @@ impl Shared {
         self.member.iter().flat_map(Member::others)
     }
 
-    /// The other shards that nobody drives but the waits of this thread.
-    fn others_driven_by_waits(&self) -> impl Iterator<Item = Arc<Shared>> + use<'_> {
-        self.others().filter(|shard| shard.is_driven_by_waits())
-    }
-
-    /// Whether a wait of this thread has to drive other shards, too.
+    /// Whether a wait of this thread has to drive other shards, because nobody else does.
     pub(crate) fn drives_others(&self) -> bool {
-        self.member.is_some() && self.others_driven_by_waits().next().is_some()
+        self.member.is_some() && self.others().any(|shard| shard.is_driven_by_waits())
     }
 
-    /// Takes a turn of each other shard that nobody drives but the waits of this thread: a packet for this
-    /// shard may come in there. Returns whether anything came in.
+    /// Takes a turn of each other shard that nobody drives but the waits of this thread, or a task that may wait for
+    /// them: a packet for this shard may come in there. Returns whether anything came in.
     pub(crate) fn turn_others(&self) -> bool {
-        let mut worked = false;
-        for shard in self.others_driven_by_waits() {
+        let mut any = false;
+        let to_drive = |shard: &Arc<Self>| shard.is_driven_by_waits() || shard.is_driven_by_task();
+        for shard in self.others().filter(to_drive) {
             // A lock that another thread holds is no loss: that thread takes turns, too.
             let Some(mut inner) = shard.try_lock() else { continue };
             let now = shard.now();
@@ -117,10 +139,15 @@ impl Shared {
                 true => shard.step_shutdown(&mut inner, now),
                 false => None,
             };
-            worked |= inner.turn(now);
+            let worked = inner.turn(now);
             shard.unlock_and_wake(inner);
             over.into_iter().for_each(|report| shard.shutdown.set_report(report));
+            if worked {
+                // A loop that waits for the shard has lost its wake-up to this turn.
+                shard.hand_back();
+            }
+            any |= worked;
         }
-        worked
+        any
     }
 }

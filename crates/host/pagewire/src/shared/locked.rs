@@ -28,10 +28,24 @@ impl Shared {
     // Not `#[inline]`: operations of sockets are compiled in the crates that use them, where the parts of
     // this function would not be inlined.
     pub(crate) fn lock(&self) -> Locked<'_> {
+        if self.member.is_some() {
+            self.refuse_under_lock();
+        }
         let after_unlock = AfterUnlock::new(self);
         match self.inner.try_lock() {
             Ok(inner) => Locked { inner, _after_unlock: after_unlock },
             Err(refused) => self.lock_contended(refused, after_unlock),
+        }
+    }
+
+    /// Refuses a call of a shard in code that a shard of the same host called under its lock: two such calls, each
+    /// with the lock that the other waits for, would wait for ever.
+    ///
+    /// # Panics
+    /// In such code; contained and counted.
+    fn refuse_under_lock(&self) {
+        if reentrancy::is_called_under_lock_of(self.host_id) {
+            called_under_lock();
         }
     }
 
@@ -41,7 +55,6 @@ impl Shared {
     /// In code of an application that this host called under its lock; contained and counted.
     #[cold]
     #[inline(never)]
-    #[allow(clippy::panic, reason = "the application's mistake, contained")]
     fn lock_contended<'a>(
         &'a self,
         refused: TryLockError<MutexGuard<'a, Inner>>,
@@ -49,8 +62,8 @@ impl Shared {
     ) -> Locked<'a> {
         let poisoned = match refused {
             TryLockError::Poisoned(poisoned) => poisoned,
-            TryLockError::WouldBlock if reentrancy::is_called_under_lock_of(self.id) => {
-                panic!("a service, an observer or an operation called the host that it lives in");
+            TryLockError::WouldBlock if reentrancy::is_called_under_lock_of(self.host_id) => {
+                called_under_lock();
             }
             TryLockError::WouldBlock => match self.inner.lock() {
                 Ok(inner) => return Locked { inner, _after_unlock: after_unlock },
@@ -84,6 +97,12 @@ impl Shared {
         inner.give_up();
         Locked { inner, _after_unlock: after_unlock }
     }
+}
+
+#[cold]
+#[allow(clippy::panic, reason = "the application's mistake, contained")]
+fn called_under_lock() -> ! {
+    panic!("a service, an observer or an operation called the host that it lives in");
 }
 
 impl<'a> AfterUnlock<'a> {

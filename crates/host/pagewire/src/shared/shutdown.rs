@@ -59,7 +59,7 @@ impl ShutdownReport {
     }
 
     /// Adds the report of another shard of the host.
-    pub(crate) fn add(&mut self, other: Self) {
+    fn add(&mut self, other: Self) {
         self.connections += other.connections;
         self.reset += other.reset;
         self.broken += other.broken;
@@ -92,6 +92,11 @@ impl ShutdownRequest {
 
     pub(crate) fn keeps_driver(&self) -> bool {
         self.keeps_driver.load(Ordering::Acquire)
+    }
+
+    /// Lets the driver go on after the shutdown.
+    pub(crate) fn keep_driver(&self) {
+        self.keeps_driver.store(true, Ordering::Release);
     }
 
     pub(crate) fn limit(&self) -> Duration {
@@ -158,21 +163,17 @@ impl EndedConnections {
 }
 
 impl Shared {
-    /// Requests the shutdown of the host, of all its shards, within `limit`, without a lock. `keeps_driver`: the
-    /// driver of this shard goes on.
-    pub(crate) fn request_shutdown(&self, limit: Duration, keeps_driver: bool) {
-        self.request_own_shutdown(limit, keeps_driver);
-        self.others().for_each(|shard| shard.request_own_shutdown(limit, false));
+    /// Requests the shutdown of the host, of all its shards, within `limit`, without a lock.
+    pub(crate) fn request_shutdown(&self, limit: Duration) {
+        self.request_own_shutdown(limit);
+        self.others().for_each(|shard| shard.request_own_shutdown(limit));
     }
 
-    fn request_own_shutdown(&self, limit: Duration, keeps_driver: bool) {
+    fn request_own_shutdown(&self, limit: Duration) {
         let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         match self.shutdown.is_requested() {
             false => self.shutdown.limit.store(nanos, Ordering::Release),
             true => drop(self.shutdown.limit.fetch_min(nanos, Ordering::AcqRel)),
-        }
-        if keeps_driver {
-            self.shutdown.keeps_driver.store(true, Ordering::Release);
         }
         self.shutdown.requested.store(true, Ordering::Release);
         self.wake_driver();
@@ -188,7 +189,7 @@ impl Shared {
     /// Shuts down a host that has no driver: resets all connections, as far as the device has room. Never
     /// waits.
     pub(crate) fn reset_all(&self) {
-        self.request_shutdown(Duration::ZERO, false);
+        self.request_shutdown(Duration::ZERO);
         let Some(mut inner) = self.try_lock() else { return };
         let now = self.now();
         let report = self.step_shutdown(&mut inner, now);
@@ -212,43 +213,71 @@ impl Shared {
         Some(report)
     }
 
-    /// Takes all steps on this thread; `None`: the lock is not available, or `until` has passed.
+    /// Whether this thread takes the steps, or has to because a task may not run.
+    pub(crate) fn is_stepped_here(&self) -> bool {
+        self.is_driven_by_waits() || reentrancy::is_driver_of(self.id)
+    }
+
+    /// Takes one step on this thread, and a turn; returns the report when the shutdown is over.
+    fn step_here(&self) -> Option<ShutdownReport> {
+        let (mut inner, now) = self.lock_now();
+        let over = self.step_shutdown(&mut inner, now);
+        inner.turn(now);
+        self.unlock_and_wake(inner);
+        over.inspect(|report| self.shutdown.set_report(*report))
+    }
+
+    /// Takes all steps on this thread, also those of other shards that this thread has to take; `None`: the lock is
+    /// not available, or `until` has passed.
     pub(crate) fn shut_down_here(&self, until: WallClock) -> Option<ShutdownReport> {
         loop {
-            if reentrancy::is_called_under_lock_of(self.id) {
+            if reentrancy::is_called_under_lock_of(self.host_id) {
                 return None;
             }
-            let (mut inner, now) = self.lock_now();
-            let over = self.step_shutdown(&mut inner, now);
-            inner.turn(now);
-            self.unlock_and_wake(inner);
-            self.turn_others();
-            if let Some(report) = over {
-                self.shutdown.set_report(report);
-                self.hand_back();
-                return Some(report);
+            let over = self.step_here();
+            for shard in self.others() {
+                if shard.is_stepped_here() || shard.is_driven_by_task() {
+                    shard.step_here();
+                }
             }
-            if WallClock::now() >= until {
+            if over.is_some() || WallClock::now() >= until {
                 self.hand_back();
-                return None;
+                return over;
             }
             driver::wait_for_device(self, Some(self.now() + SHUTDOWN_POLL));
         }
     }
 
-    /// Waits for the requested shutdown; `None`: it was not over in time, or this thread must not wait.
-    pub(crate) fn wait_for_shutdown(&self, until: WallClock) -> Option<ShutdownReport> {
-        if self.is_driven_by_waits()
-            || self.is_driven_by_task()
-            || reentrancy::is_driver_of(self.id)
-        {
-            return self.shut_down_here(until);
+    /// Waits for the requested shutdown of the host, of all its shards; returns the report, which is empty if that was
+    /// not over in time, or if this thread must not wait.
+    pub(crate) fn wait_for_shutdown(&self, until: WallClock) -> ShutdownReport {
+        let all: Vec<_> = self.others().collect();
+        let all = || std::iter::once(self).chain(all.iter().map(|shard| &**shard));
+        let here = |shard: &&Self| shard.is_stepped_here() || shard.is_driven_by_task();
+        if let Some(shard) = all().find(here) {
+            shard.shut_down_here(until);
+        } else if reentrancy::is_any_driver() {
+            // A driver of another host, which may be what the shutdown waits for.
+            return all().filter_map(|shard| shard.shutdown.report()).sum();
         }
-        if reentrancy::is_called_under_lock_of(self.id) || reentrancy::is_any_driver() {
-            // The driver waits for the lock that this thread holds, or for its output.
-            return self.shutdown.report();
+        if reentrancy::is_called_under_lock_of(self.host_id) {
+            // The drivers wait for the lock that this thread holds.
+            return all().filter_map(|shard| shard.shutdown.report()).sum();
         }
-        self.shutdown.wait(until)
+        // A shard that other threads step is over when the last step of this thread is taken, or `until` has passed.
+        let wait = |shard: &Self| shard.shutdown.wait(until).unwrap_or_default();
+        all().map(wait).sum()
+    }
+}
+
+impl std::iter::Sum for ShutdownReport {
+    /// The report of several shards of one host. The report of none is empty.
+    fn sum<I: Iterator<Item = Self>>(reports: I) -> Self {
+        let add = |mut sum: Self, report: Self| {
+            sum.add(report);
+            sum
+        };
+        reports.reduce(add).unwrap_or_default()
     }
 }
 

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -13,12 +14,14 @@ use pagewire::device::{Capabilities, DeviceCounters, DeviceError, PacketBuf, Pai
 use pagewire::memory::CopyLedger;
 use pagewire::services::Instant;
 use pagewire::{
-    BindOptions, ConnectOptions, Cores, Device, Host, StartError, TcpStream, UdpSocket,
+    BindOptions, ConnectOptions, Cores, Device, Host, Link, StartError, TcpStream, UdpSocket,
 };
 
 use pagewire_stack::limits::STRAY_BACKLOG;
 use pagewire_testkit::built;
 use pagewire_testkit::frames::{fix_v4, ip, received};
+
+use tokio::runtime::{Builder, Handle};
 
 use crate::support::{Odd, PATIENCE, pair};
 
@@ -555,5 +558,104 @@ fn a_flood_that_comes_in_at_one_shard_takes_a_tenth_of_another_at_most() {
         let dropped = shown.counters.drops(DropReason::StrayBacklogFull);
         let waits = shown.counters.strays_passed - dropped - strays;
         assert!(dropped > 0 && waits <= 2 * STRAY_BACKLOG as u64, "{what}: {waits} wait");
+    }
+}
+
+/// A host of two cores, each with a runtime of one thread that runs what it is sent, and a client.
+fn in_runtimes() -> (Cores, Host, [Handle; 2], [mpsc::Sender<()>; 2]) {
+    let (left, right) = pair();
+    let runtimes = [(); 2].map(|()| Builder::new_current_thread().enable_io().build().unwrap());
+    let handles = [0, 1].map(|core: usize| runtimes[core].handle().clone());
+    let server = Host::builder().device(left).address("10.0.0.1/24").cores(2);
+    let server = server.start_in_runtimes(&handles).expect("server");
+    let ends = runtimes.map(|runtime| {
+        let (end, ended) = mpsc::channel();
+        thread::spawn(move || {
+            while matches!(ended.try_recv(), Err(mpsc::TryRecvError::Empty)) {
+                runtime.block_on(tokio::task::yield_now());
+            }
+        });
+        end
+    });
+    let client = Host::builder().device(right).address("10.0.0.2/24").start().expect("client");
+    (server, client, handles, ends)
+}
+
+/// Runs a function on the thread of a runtime, and waits for it.
+fn on<T: Send + 'static>(runtime: &Handle, f: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, answer) = mpsc::channel();
+    runtime.spawn(async move { done.send(f()).expect("somebody waits") });
+    answer.recv_timeout(PATIENCE).expect("it ends")
+}
+
+#[test]
+fn a_thread_that_drives_one_shard_may_wait_for_sockets_of_another() {
+    let (server, client, runtimes, _ends) = in_runtimes();
+    let peer = client.listen("10.0.0.2:9000").expect("peer");
+    // The answers come in at the first shard, whose thread waits.
+    let second = server.shards()[1].clone();
+    on(&runtimes[0], move || second.connect("10.0.0.2:9000").map(drop)).expect("connected");
+    peer.accept().expect("accepted");
+    let listener = server.listen(SERVER).expect("listener");
+    for runtime in runtimes.iter().cycle().take(20) {
+        let _near = client.start_connect(SERVER.parse().expect("address")).expect("near");
+        let listener = listener.clone();
+        on(runtime, move || listener.accept().map(drop)).expect("of either shard");
+    }
+}
+
+#[test]
+fn the_thread_of_any_shard_may_shut_the_host_down() {
+    const LEN: usize = 1 << 20;
+    for core in 0..2 {
+        let (server, client, runtimes, _ends) = in_runtimes();
+        let listener = server.listen(SERVER).expect("listener");
+        let (_fars, readers): (Vec<_>, Vec<_>) = (0..6)
+            .map(|_| {
+                let mut near = client.connect(SERVER).expect("connect");
+                let (far, _) = listener.accept().expect("accept");
+                far.send(vec![7; LEN]).expect("send");
+                (far, thread::spawn(move || near.read_to_end(&mut Vec::new())))
+            })
+            .unzip();
+        let report = on(&runtimes[core], move || server.shutdown(PATIENCE / 2));
+        assert!(report.is_clean() && report.connections == 6, "{report:?}");
+        for reader in readers {
+            assert_eq!(reader.join().expect("reader").expect("read"), LEN);
+        }
+    }
+}
+
+#[test]
+fn code_under_the_lock_of_one_shard_calls_no_other_but_may_drop_its_sockets() {
+    let world = World::new(2);
+    let [first, second] = world.server.shards() else { panic!("two shards") };
+    let calls = second.clone();
+    let called = catch_unwind(AssertUnwindSafe(|| first.with_stack(|_, _| calls.stats())));
+    assert!(called.is_err(), "the other's lock may be held by one that waits for this");
+    let listener = second.listen(SERVER).expect("listener");
+    first.with_stack(|_, _| drop(listener));
+    first.listen(SERVER).expect("it was closed after the call");
+}
+
+#[test]
+fn the_links_of_a_host_of_several_cores_are_those_of_its_start() {
+    let world = World::new(2);
+    let (device, _far) = pair();
+    let shard = &world.server.shards()[0];
+    let link = Link::new(device).address("10.1.0.1/24");
+    assert!(matches!(shard.add_link(link), Err(StartError::LinkOfCores)));
+    assert!(shard.remove_link(shard.links()[0]).is_none());
+    assert_eq!(shard.links().len(), 1);
+}
+
+#[test]
+fn a_queue_that_is_lost_is_lost_for_all_shards() {
+    let ((one, _far), (other, away)) = (pair(), pair());
+    let server = Host::builder().address("10.0.0.1/24").cores(2).device_queues([one, other]);
+    let server = server.start().expect("server");
+    drop(away);
+    for shard in server.shards() {
+        shard.failed().wait().expect("a thread of the program");
     }
 }

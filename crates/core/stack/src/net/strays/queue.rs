@@ -34,6 +34,11 @@ impl std::fmt::Debug for Stray {
 }
 
 impl Stray {
+    /// Whether this is no packet, but what one shard tells all others.
+    pub fn is_news(&self) -> bool {
+        matches!(self.kind, StrayKind::News(_))
+    }
+
     /// Bytes of memory that the payload pins.
     pub fn pinned(&self) -> usize {
         self.packet.frags().iter().map(Frag::pinned).sum()
