@@ -41,6 +41,7 @@ const PLAN: &[PlannedBench] = &[
     planned("connections", "connections", "--seconds 0.2"),
     planned("crowd", "crowd", "--connections 200 --size 256K"),
     planned("sim", "sim", "--seconds 0.5"),
+    planned("cores", "cores", "--seconds 0.1 --strays 0,50"),
     planned("stream-tap", "stream --link tap --via-proxy", "--seconds 0.2"),
     planned("send-tap", "send --link tap", "--seconds 0.1 --size 4K,64K,1M"),
     planned("receive-tap", "receive --link tap", "--seconds 0.2"),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::args::Options;
+use crate::measure::cores::CoresOptions;
 use crate::measure::datagrams::DatagramsOptions;
 use crate::measure::gateway::GatewayOptions;
 use crate::measure::idle::IdleOptions;
@@ -41,6 +42,7 @@ Examples:
   pagewire bench gateway --plot gateway.svg
                                         a guest's network, beside pasta and others (root)
   pagewire bench sim                    simulated programs, beside turmoil
+  pagewire bench cores                  a host on one core and on two
   pagewire bench stream --json          one object per line
   pagewire bench rr --plot rr.svg       an image of the results
   pagewire bench --report out --quick   a page with plots of everything that can run here";
@@ -93,6 +95,7 @@ pub(crate) enum Bench {
     Crowd(CrowdOptions),
     Gateway(GatewayOptions),
     Sim(SimOptions),
+    Cores(CoresOptions),
 }
 
 impl Bench {
@@ -113,6 +116,7 @@ impl Bench {
             Self::Crowd(options) => options,
             Self::Gateway(options) => options,
             Self::Sim(options) => options,
+            Self::Cores(options) => options,
         }
     }
 }

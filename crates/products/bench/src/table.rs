@@ -80,6 +80,26 @@ pub(crate) fn in_turns<M: InTurns>(
     Ok(all)
 }
 
+/// [`in_turns`], with the order of the cases turned round in every other round: no case always follows another.
+pub(crate) fn in_turns_both_ways<M: InTurns>(
+    bench: &M,
+    cases: impl IntoIterator<Item = M::Case>,
+    rounds: u16,
+    progress: &Progress,
+) -> Result<Vec<Measured<M>>, Failure> {
+    let mut all: Vec<Measured<M>> = cases.into_iter().map(|case| (case, Vec::new())).collect();
+    progress.begin((usize::from(rounds) + 1) * all.len());
+    for round in 0..=rounds {
+        measure_round(bench, &mut all, (round, rounds), progress)?;
+        all.reverse();
+    }
+    if rounds.is_multiple_of(2) {
+        all.reverse();
+    }
+    progress.end();
+    Ok(all)
+}
+
 /// The rounds of these lines, without the begin and the end of the line of progress.
 pub(crate) fn measure<M: InTurns>(
     bench: &M,
@@ -88,14 +108,22 @@ pub(crate) fn measure<M: InTurns>(
     progress: &Progress,
 ) -> Result<(), Failure> {
     let last = *rounds.end();
-    for round in rounds {
-        for (case, samples) in &mut *all {
-            progress.round(round, last, &what(bench, case));
-            let sample = on_a_thread(|| bench.sample(case, round))?;
-            progress.advance(1);
-            if round > 0 {
-                samples.push(sample);
-            }
+    rounds.into_iter().try_for_each(|round| measure_round(bench, all, (round, last), progress))
+}
+
+/// A round of these lines, with the number of the last one.
+fn measure_round<M: InTurns>(
+    bench: &M,
+    all: &mut [Measured<M>],
+    (round, last): (u16, u16),
+    progress: &Progress,
+) -> Result<(), Failure> {
+    for (case, samples) in all {
+        progress.round(round, last, &what(bench, case));
+        let sample = on_a_thread(|| bench.sample(case, round))?;
+        progress.advance(1);
+        if round > 0 {
+            samples.push(sample);
         }
     }
     Ok(())

@@ -9,6 +9,7 @@ mod sockets;
 pub(crate) mod view;
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, CopyReason, FragVec, Instant, PacketBuf, PagePool, PoolAudit};
@@ -20,8 +21,10 @@ use crate::net::{
     Inbound, InputResult, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, Stray, protocol,
 };
 use crate::random::derive;
+use crate::shards::PortKind;
 use crate::sockets::listen::Listeners;
 use crate::sockets::tcp::TcpSockets;
+use crate::sockets::tuple::{Tuple, canonical};
 use crate::sockets::udp::UdpSockets;
 use crate::sockets::{Context, Socket, Work};
 use crate::{Cidr, Counters, DropReason, Event, StackError};
@@ -147,6 +150,13 @@ impl Stack {
         for _ in frames.drain(..) {
             self.cx.net.counters.drop_one(DropReason::LinkRemoved);
         }
+    }
+
+    /// The number of the shard that TCP segments between these ends belong to: for devices that choose the shard of
+    /// a frame. 0 for a stack without others. A later bind of the local port may change the shard of ends between which
+    /// there is no connection.
+    pub fn tcp_home(&self, local: SocketAddr, remote: SocketAddr) -> usize {
+        self.cx.net.home(PortKind::Tcp, &Tuple::new(canonical(local), canonical(remote)))
     }
 
     /// The next packet that another shard of the host has to handle, and the shard's number: for its

@@ -154,6 +154,15 @@ impl Cores {
         Err(unavailable)
     }
 
+    /// The number of the shard, among [`shards`](Self::shards), that TCP connections between these ends belong to, as
+    /// this host's end and the peer's: for a network card that can be told the queue of each flow, and for peers that
+    /// can choose their port. Frames that come in at that shard's queue are not passed on.
+    ///
+    /// A later bind of the local port by one shard alone changes the answer.
+    pub fn home(&self, local: SocketAddr, peer: SocketAddr) -> usize {
+        self.shards().first().map_or(0, |shard| shard.shared().lock().stack.tcp_home(local, peer))
+    }
+
     /// The counts of all shards.
     pub fn stats(&self) -> CoresStats {
         CoresStats::new(self.shards().iter().map(Host::stats).collect())

@@ -309,6 +309,33 @@ fn a_connection_from_a_given_port_is_of_the_shard_that_its_packets_belong_to() {
 }
 
 #[test]
+fn the_home_of_a_connection_is_known_before_its_first_packet() {
+    let world = World::new(3);
+    let listener = world.server.listen(SERVER).expect("listener");
+    let server: SocketAddr = SERVER.parse().expect("address");
+    let mut homes = [0; 3];
+    for port in 5000..5030 {
+        let peer = SocketAddr::from(([10, 0, 0, 2], port));
+        let options = ConnectOptions::new().local(peer);
+        let near = world.client.start_connect_with(server, &options).expect("connect");
+        world.settle();
+        let by_shard = accepted(listener.shards());
+        let home = by_shard.iter().position(|all| !all.is_empty()).expect("accepted");
+        assert_eq!(world.server.home(server, peer), home);
+        homes[home] += 1;
+        drop((near, by_shard));
+    }
+    assert!(homes.iter().all(|n| *n > 0), "{homes:?}");
+    let alone = world.server.shards()[2].listen("10.0.0.1:81").expect("alone");
+    let peers = (5000..5030).map(|port| SocketAddr::from(([10, 0, 0, 2], port)));
+    for peer in peers.clone() {
+        assert_eq!(world.server.home(alone.local_addr().expect("address"), peer), 2);
+    }
+    let one = World::new(1);
+    assert!(peers.into_iter().all(|peer| one.server.home(server, peer) == 0));
+}
+
+#[test]
 fn a_wait_drives_all_shards_of_a_host_that_nobody_drives() {
     let (left, right) = pair();
     let server = Host::builder().manual().address("10.0.0.1/24").cores(3);

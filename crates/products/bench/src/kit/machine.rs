@@ -23,7 +23,7 @@ impl Machine {
         let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "));
         let cpu = model.map_or_else(|| "unknown".to_owned(), |(_, name)| name.to_owned());
         let kernel = uname().release().to_string_lossy().into_owned();
-        Self { cpu, cpus: allowed().len(), kernel }
+        Self { cpu, cpus: processors().len(), kernel }
     }
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn resident() -> Result<u64, Failure> {
 }
 
 /// The processors that this process may use.
-fn allowed() -> Vec<usize> {
+pub(crate) fn processors() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
 }
@@ -68,7 +68,7 @@ pub(crate) struct Sides {
 impl Sides {
     /// Chosen before any thread is pinned.
     pub(crate) fn choose() -> Self {
-        let allowed = allowed();
+        let allowed = processors();
         let left = allowed.first().copied();
         Self { left, right: allowed.get(1).copied().or(left) }
     }

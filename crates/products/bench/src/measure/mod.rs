@@ -1,5 +1,6 @@
 //! The measurements, each with its arguments, its table, and the engines that it compares.
 
+pub(crate) mod cores;
 pub(crate) mod datagrams;
 pub(crate) mod gateway;
 pub(crate) mod idle;

@@ -1,0 +1,236 @@
+//! The links of the cores: a pair for each, and one more by which some frames come to another core than their own.
+//!
+//! ```text
+//!   client 0 ---- pair ----> queue 0 --> shard 0
+//!          \----- pair ----> queue 1
+//!   client 1 ---- pair ----> queue 1 --> shard 1
+//!          \----- pair ----> queue 0
+//! ```
+//!
+//! A client's frames go to the queue of its own core, but a given share of them to that of the next core, as from a
+//! network card whose steering is wrong. What a shard sends goes to the client that it is addressed to, which is
+//! nearly always that of its own core.
+
+use std::collections::VecDeque;
+
+use pagewire::device::{Capabilities, DeviceCounters, DeviceError, PacketBuf, PairConfig, PairEnd};
+use pagewire::memory::CopyLedger;
+use pagewire::services::Instant;
+use pagewire::{Device, Pair};
+
+use crate::failure::Failure;
+
+/// Link addresses: locally administered. The last byte is the number of a client.
+const SERVER_MAC: [u8; 6] = [0x02, 0x50, 0x57, 0, 1, 0];
+const CLIENTS: [u8; 5] = [0x02, 0x50, 0x57, 0, 2];
+
+/// Frames that a link between two cores holds.
+const AWAY_FRAMES: usize = 4096;
+
+/// The two ends of a core's link.
+pub(super) struct CoreLink {
+    pub(super) queue: LinkEnd,
+    pub(super) client: LinkEnd,
+}
+
+/// An end of a core's link.
+pub(super) struct LinkEnd {
+    pair: PairEnd,
+    away: Option<Away>,
+}
+
+/// An end of a link to another core.
+struct Away {
+    pair: PairEnd,
+    choice: Choice,
+    /// Frames for the other core, on their way through one call.
+    leaving: VecDeque<PacketBuf>,
+}
+
+/// The frames that go to the other core.
+enum Choice {
+    /// A client's: a share of all.
+    Strays(Strays),
+    /// A queue's: those to the client of that core, which has this number.
+    Client(u8),
+}
+
+/// Links for `count` cores. `percent` of the clients' frames come in at the next core's queue, if there are several.
+pub(super) fn links(count: usize, percent: u8) -> Result<Vec<CoreLink>, Failure> {
+    let pair = |number, queue_frames| {
+        let config = PairConfig { macs: [mac(number), SERVER_MAC], ..PairConfig::default() };
+        Pair::with(PairConfig { queue_frames, ..config })
+    };
+    let queue_frames = PairConfig::default().queue_frames;
+    let mut all = Vec::with_capacity(count);
+    let mut from_previous = VecDeque::with_capacity(count);
+    for number in (0..).take(count) {
+        let (near, far) = pair(number, queue_frames)?;
+        let mut client = LinkEnd { pair: near, away: None };
+        if count > 1 && percent > 0 {
+            let (near, far) = pair(number, AWAY_FRAMES)?;
+            let strays = Strays { percent, drawn: number.into() };
+            client.away = Some(Away::new(near, Choice::Strays(strays)));
+            from_previous.push_back(Away::new(far, Choice::Client(number)));
+        }
+        all.push(CoreLink { queue: LinkEnd { pair: far, away: None }, client });
+    }
+    // The last core's strays come in at the first.
+    if let Some(last) = from_previous.pop_back() {
+        from_previous.push_front(last);
+    }
+    for (link, away) in all.iter_mut().zip(from_previous) {
+        link.queue.away = Some(away);
+    }
+    Ok(all)
+}
+
+/// The link address of a client.
+fn mac(number: u8) -> [u8; 6] {
+    let [a, b, c, d, e] = CLIENTS;
+    [a, b, c, d, e, number]
+}
+
+/// Draws the frames that come in elsewhere.
+struct Strays {
+    percent: u8,
+    /// The last number that was drawn.
+    drawn: u64,
+}
+
+impl Strays {
+    fn draw(&mut self) -> bool {
+        // Knuth's generator: its high bits are as good as any.
+        self.drawn = self.drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.drawn >> 33) % 100 < self.percent.into()
+    }
+}
+
+/// Whether a frame has an IPv4 packet. ARP stays on its own link: an answer goes back where the request came in.
+fn has_ipv4(frame: &PacketBuf) -> bool {
+    matches!(frame.head(), [_, _, _, _, _, _, _, _, _, _, _, _, 0x08, 0x00, ..])
+}
+
+impl Choice {
+    fn takes(&mut self, frame: &PacketBuf) -> bool {
+        match self {
+            Self::Strays(strays) => has_ipv4(frame) && strays.draw(),
+            Self::Client(number) => frame.head().starts_with(&mac(*number)),
+        }
+    }
+}
+
+impl Away {
+    fn new(pair: PairEnd, choice: Choice) -> Self {
+        Self { pair, choice, leaving: VecDeque::new() }
+    }
+
+    /// Sends the frames that are for the other core. The others stay, in order.
+    fn transmit(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) -> Result<(), DeviceError> {
+        for _ in 0..frames.len() {
+            let Some(frame) = frames.pop_front() else { break };
+            let to = if self.choice.takes(&frame) { &mut self.leaving } else { &mut *frames };
+            to.push_back(frame);
+        }
+        if !self.leaving.is_empty() {
+            self.pair.transmit(now, &mut self.leaving, ledger)?;
+            // Without room they are lost, as in a full ring.
+            self.leaving.clear();
+        }
+        Ok(())
+    }
+}
+
+impl Device for LinkEnd {
+    fn capabilities(&self) -> &Capabilities {
+        self.pair.capabilities()
+    }
+
+    fn transmit(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) -> Result<(), DeviceError> {
+        if let Some(away) = &mut self.away {
+            away.transmit(now, frames, ledger)?;
+        }
+        self.pair.transmit(now, frames, ledger)
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        ledger: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        let count = self.pair.receive(now, frames, max, ledger)?;
+        let Some(away) = &mut self.away else { return Ok(count) };
+        Ok(count + away.pair.receive(now, frames, max.saturating_sub(count), ledger)?)
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.pair.counters()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(to: [u8; 6]) -> PacketBuf {
+        let mut frame = PacketBuf::for_tx();
+        let head = frame.push(60).expect("room");
+        head.fill(0);
+        head[..6].copy_from_slice(&to);
+        head[12..14].copy_from_slice(&[0x08, 0x00]);
+        frame
+    }
+
+    /// How many frames an end receives.
+    fn received(end: &mut LinkEnd) -> usize {
+        let mut frames = VecDeque::new();
+        end.receive(Instant::ZERO, &mut frames, 1000, &mut CopyLedger::new()).expect("open")
+    }
+
+    fn send(end: &mut LinkEnd, frames: impl IntoIterator<Item = PacketBuf>) {
+        let mut frames: VecDeque<_> = frames.into_iter().collect();
+        end.transmit(Instant::ZERO, &mut frames, &mut CopyLedger::new()).expect("open");
+        assert!(frames.is_empty());
+    }
+
+    #[test]
+    fn the_given_share_of_frames_comes_in_at_the_next_core() {
+        for (percent, expected) in [(0, 0..=0), (10, 3..=20), (50, 35..=65), (100, 100..=100)] {
+            let mut links = links(3, percent).expect("links");
+            let [first, second, last] = &mut links[..] else { panic!("three") };
+            send(&mut last.client, (0..100).map(|_| frame(SERVER_MAC)));
+            let (away, home) = (received(&mut first.queue), received(&mut last.queue));
+            assert!(expected.contains(&away), "{percent} %: {away}");
+            assert_eq!((away + home, received(&mut second.queue)), (100, 0));
+        }
+    }
+
+    #[test]
+    fn a_core_alone_has_no_strays_whatever_is_asked_for() {
+        let mut links = links(1, 50).expect("links");
+        send(&mut links[0].client, (0..100).map(|_| frame(SERVER_MAC)));
+        assert_eq!(received(&mut links[0].queue), 100);
+    }
+
+    #[test]
+    fn what_a_shard_sends_comes_to_the_client_that_it_is_addressed_to() {
+        let mut links = links(2, 1).expect("links");
+        send(&mut links[0].queue, [mac(0), mac(1), [0xff; 6]].map(frame));
+        assert_eq!(
+            links.iter_mut().map(|link| received(&mut link.client)).collect::<Vec<_>>(),
+            [2, 1]
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! A round: a thread on each core drives the core's hosts and its load in turns, without sleeping.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::load::{Load, load};
+use super::world::{CoreHosts, world};
+use super::{CoresCase, CoresWork};
+use crate::failure::Failure;
+use crate::kit::kernel::PATIENCE;
+use crate::kit::machine::{joined, pin};
+use crate::kit::meter::WARM_UP;
+use crate::kit::source::Source;
+use crate::sys::{thread_time, ticks};
+
+/// What a core did in a round, from the end of the warm-up on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CoreRound {
+    /// Requests or connections; bytes of bulk data.
+    pub(super) done: u64,
+    pub(super) time: Duration,
+    /// Processor time of the core's thread: client and server.
+    pub(super) cpu: Duration,
+    /// The part of that which went into the server, its shard's turns included.
+    pub(super) server_cpu: Duration,
+    /// Packets that the shard passed to others.
+    pub(super) strays: u64,
+}
+
+/// The conditions of a round.
+pub(super) struct RoundPlan<'a> {
+    /// The processor of each core.
+    pub(super) processors: &'a [usize],
+    pub(super) sources: &'a [Source],
+    pub(super) connections: usize,
+    pub(super) seconds: f64,
+    pub(super) stats: bool,
+}
+
+/// What the threads of a round know of each other.
+#[derive(Default)]
+struct Together {
+    /// Cores whose connections are open.
+    open: AtomicUsize,
+    /// Cores that have measured.
+    done: AtomicUsize,
+    failed: AtomicBool,
+}
+
+/// Runs a round; one result for each core.
+pub(super) fn run(case: &CoresCase, plan: &RoundPlan<'_>) -> Result<Vec<CoreRound>, Failure> {
+    let (hosts, together) = (world(case)?, Together::default());
+    let rounds = std::thread::scope(|scope| {
+        let mut threads = Vec::with_capacity(case.cores);
+        for ((hosts, processor), source) in hosts.iter().zip(plan.processors).zip(plan.sources) {
+            let (processor, source, together) = (*processor, source.clone(), &together);
+            threads.push(scope.spawn(move || {
+                pin(Some(processor));
+                let ran = drive(case, plan, hosts, source, together);
+                if ran.is_err() {
+                    together.failed.store(true, Ordering::Relaxed);
+                }
+                ran
+            }));
+        }
+        threads.into_iter().map(joined).collect::<Result<Vec<_>, _>>()
+    })?;
+    if plan.stats {
+        hosts.iter().for_each(|hosts| eprint!("{}", hosts.shard.stats()));
+    }
+    Ok(rounds)
+}
+
+/// A core's thread.
+fn drive(
+    case: &CoresCase,
+    plan: &RoundPlan<'_>,
+    hosts: &CoreHosts,
+    source: Source,
+    together: &Together,
+) -> Result<CoreRound, Failure> {
+    let mut watch = Watch { together, moved: Instant::now() };
+    let turns = || {
+        watch.check(false, Instant::now())?;
+        hosts.shard.turn();
+        hosts.client.turn();
+        Ok(())
+    };
+    let mut load = load(case.work, hosts, plan.connections, source, turns)?;
+    together.open.fetch_add(1, Ordering::Relaxed);
+    watch.moved = Instant::now();
+    // Until all are open, and then warm.
+    let mut warm_until = None;
+    loop {
+        let now = Instant::now();
+        let step = step(&mut *load, hosts)?;
+        watch.check(step.done(case.work) > 0, now)?;
+        if together.open.load(Ordering::Relaxed) == case.cores
+            && now >= *warm_until.get_or_insert(now + WARM_UP)
+        {
+            break;
+        }
+    }
+    let strays = || hosts.shard.stats().counters.strays_passed;
+    let (begun, cpu, passed, first_tick) = (Instant::now(), thread_time(), strays(), ticks());
+    let length = Duration::from_secs_f64(plan.seconds);
+    let (mut round, mut server_ticks) = (CoreRound::default(), 0);
+    loop {
+        let step = step(&mut *load, hosts)?;
+        let now = Instant::now();
+        round.done += step.done(case.work);
+        server_ticks += step.server_ticks;
+        watch.check(step.done(case.work) > 0, now)?;
+        round.time = now - begun;
+        if round.time >= length {
+            break;
+        }
+    }
+    round.cpu = thread_time().saturating_sub(cpu);
+    let all_ticks = ticks().wrapping_sub(first_tick).max(1);
+    round.server_cpu = round.cpu.mul_f64((server_ticks as f64 / all_ticks as f64).clamp(0.0, 1.0));
+    round.strays = strays() - passed;
+    // The others need this core until they have measured, too.
+    together.done.fetch_add(1, Ordering::Relaxed);
+    while together.done.load(Ordering::Relaxed) < case.cores {
+        let step = step(&mut *load, hosts)?;
+        watch.check(step.done(case.work) > 0, Instant::now())?;
+    }
+    Ok(round)
+}
+
+/// The result of a step of a core.
+struct Step {
+    /// Requests or connections that are done.
+    answered: u64,
+    /// Bulk bytes that arrived.
+    arrived: u64,
+    server_ticks: u64,
+}
+
+impl Step {
+    fn done(&self, work: CoresWork) -> u64 {
+        if work == CoresWork::Bulk { self.arrived } else { self.answered }
+    }
+}
+
+/// Client and server do what they can.
+fn step(load: &mut dyn Load, hosts: &CoreHosts) -> Result<Step, Failure> {
+    let answered = load.client(hosts)?;
+    hosts.client.turn();
+    let before = ticks();
+    hosts.shard.turn();
+    let arrived = load.server(hosts)?;
+    hosts.shard.turn();
+    let server_ticks = ticks().wrapping_sub(before);
+    hosts.client.turn();
+    Ok(Step { answered, arrived, server_ticks })
+}
+
+/// Ends a round in which another core has failed, or nothing moves any more.
+struct Watch<'a> {
+    together: &'a Together,
+    /// When something was done last.
+    moved: Instant,
+}
+
+impl Watch<'_> {
+    fn check(&mut self, has_moved: bool, now: Instant) -> Result<(), Failure> {
+        if has_moved {
+            self.moved = now;
+        } else if self.together.failed.load(Ordering::Relaxed) {
+            return Err(Failure::Failed("another core failed".into()));
+        } else if now.saturating_duration_since(self.moved) > PATIENCE {
+            return Err(Failure::Failed("nothing moves on a core".into()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,74 @@
+//! The hosts of a round: a server of one or several cores, and a client for each.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use pagewire::{BindOptions, Cores, Host, TcpListener};
+
+use super::link::{CoreLink, links};
+use super::{CoresCase, ServerKind};
+use crate::failure::Failure;
+use crate::kit::hosts::{self, PORT, RIGHT};
+
+/// Where the server listens.
+pub(super) const SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(RIGHT), PORT);
+
+/// Connections that may wait at a shard for `accept`.
+const BACKLOG: usize = 4096;
+
+/// Local ports of a client, at most: fewer than a stack keeps connections in TIME-WAIT.
+const PORTS: usize = 16_384;
+
+/// The first port that clients use.
+const FIRST_PORT: u16 = 1024;
+
+/// The hosts that one core drives, in turns.
+pub(super) struct CoreHosts {
+    pub(super) shard: Host,
+    pub(super) listener: TcpListener,
+    pub(super) client: Host,
+    /// The client's local ends of connections whose home is the shard.
+    pub(super) locals: Vec<SocketAddr>,
+}
+
+/// The address of a core's client.
+fn address(core: usize) -> Ipv4Addr {
+    let [a, b, c, _] = RIGHT.octets();
+    Ipv4Addr::new(a, b, c, u8::try_from(core + 2).unwrap_or(u8::MAX))
+}
+
+/// Makes the hosts for each core of a case. None of them has a thread.
+pub(super) fn world(case: &CoresCase) -> Result<Vec<CoreHosts>, Failure> {
+    let backlog = BindOptions::new().backlog(BACKLOG);
+    let (mut queues, mut clients) = (Vec::new(), Vec::new());
+    for CoreLink { queue, client } in links(case.cores, case.strays_percent)? {
+        queues.push(queue);
+        clients.push(client);
+    }
+    let mut shards = Vec::new();
+    let mut home: Box<dyn Fn(usize, SocketAddr) -> bool> = Box::new(|_, _| true);
+    match case.server {
+        // With several cores: as many hosts, which know nothing of each other.
+        ServerKind::Plain => {
+            for queue in queues {
+                let host = hosts::on(queue, RIGHT).manual().start()?;
+                shards.push((host.clone(), host.listen_with(SERVER, &backlog)?));
+            }
+        }
+        ServerKind::Cores => {
+            let host = Host::builder().address(format!("{RIGHT}/24")).manual().cores(case.cores);
+            let cores: Cores = host.device_queues(queues).start()?;
+            let listener = cores.listen_with(SERVER, &backlog)?;
+            shards.extend(cores.shards().iter().cloned().zip(listener.shards().iter().cloned()));
+            home = Box::new(move |core, peer| cores.home(SERVER, peer) == core);
+        }
+    }
+    let mut all = Vec::new();
+    for (core, ((shard, listener), client)) in shards.into_iter().zip(clients).enumerate() {
+        listener.set_nonblocking(true)?;
+        let client = hosts::on(client, address(core)).manual().start()?;
+        let locals = (FIRST_PORT..=u16::MAX).map(|port| SocketAddr::from((address(core), port)));
+        let locals = locals.filter(|local| home(core, *local)).take(PORTS).collect();
+        all.push(CoreHosts { shard, listener, client, locals });
+    }
+    Ok(all)
+}
