@@ -6,7 +6,7 @@ use super::*;
 use crate::all::shown;
 use crate::table::FieldRole;
 
-/// Rows of every measurement, as a quick run of an unoptimised build wrote them.
+/// Rows of every measurement, as quick runs wrote them.
 const SAMPLE: &str = include_str!("sample.jsonl");
 
 pub(super) fn facts() -> RunFacts {

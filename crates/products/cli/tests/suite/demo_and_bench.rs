@@ -357,6 +357,36 @@ fn bench_sim_prints_every_engine_and_repeats_its_digest() {
 }
 
 #[test]
+fn bench_cores_prints_one_core_and_two_beside_plain_hosts_and_only_strays_are_passed_on() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return eprintln!("SKIPPED: two cores need two processors");
+    }
+    let lines = bench(&["cores", "--seconds", "0.05", "--strays", "50", "--connections", "8"]);
+    let who = |line: &Row| {
+        let [cores, strays] = ["cores", "strays_percent"].map(|name| line[name].as_u64());
+        (text_of(&line["engine"]).to_owned(), cores, strays)
+    };
+    for what in ["requests", "connections", "bulk"] {
+        let lines: Vec<&Row> = lines.iter().filter(|line| line["what"] == what).collect();
+        let expected = [
+            ("plain", 1, 0),
+            ("plain", 2, 0),
+            ("pagewire", 1, 0),
+            ("pagewire", 2, 0),
+            ("pagewire", 2, 50),
+        ];
+        let expected =
+            expected.map(|(engine, cores, strays)| (engine.to_owned(), Some(cores), Some(strays)));
+        assert_eq!(lines.iter().map(|line| who(line)).collect::<Vec<_>>(), expected, "{what}");
+        for line in lines {
+            assert!(line["rate"].as_f64() > Some(0.0), "{line:?}");
+            let (passed, strays) = (line["strays_each"].as_f64(), who(line).2);
+            assert_eq!(passed > Some(0.0), strays > Some(0), "{line:?}");
+        }
+    }
+}
+
+#[test]
 fn bench_port_prints_every_path_of_every_frame_and_loses_none() {
     let lines = bench(&["port", "--frames", "2000", "--frame", "60,1500"]);
     let ours = ["build", "accounted", "hook-pass", "hook-drop"];

@@ -297,7 +297,8 @@ impl CoresBench {
         let ratio = |of, to| ratio(of, to).unwrap_or_default();
         let (plain, cores) = (ServerKind::Plain, ServerKind::Cores);
         let mut text = format!(
-            "{}: {several} cores {} times one (plain hosts {} times); one core {} times a plain host",
+            "{}: {several} cores have {} times the rate of one (plain hosts {} times); one core has {} times that of a \
+            plain host",
             name(work),
             ratio((cores, several), (cores, 1)),
             ratio((plain, several), (plain, 1)),

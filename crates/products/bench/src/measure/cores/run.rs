@@ -19,7 +19,8 @@ pub(super) struct CoreRound {
     /// Requests or connections; bytes of bulk data.
     pub(super) done: u64,
     pub(super) time: Duration,
-    /// Processor time of the core's thread: client and server.
+    /// Processor time of the steps of the core's thread that did anything, of client and server: a core that waits
+    /// for strays polls meanwhile.
     pub(super) cpu: Duration,
     /// The part of that which went into the server, its shard's turns included.
     pub(super) server_cpu: Duration,
@@ -104,21 +105,26 @@ fn drive(
     let strays = || hosts.shard.stats().counters.strays_passed;
     let (begun, cpu, passed, first_tick) = (Instant::now(), thread_time(), strays(), ticks());
     let length = Duration::from_secs_f64(plan.seconds);
-    let (mut round, mut server_ticks) = (CoreRound::default(), 0);
+    let (mut round, mut busy_ticks, mut server_ticks) = (CoreRound::default(), 0, 0);
     loop {
         let step = step(&mut *load, hosts)?;
         let now = Instant::now();
         round.done += step.done(case.work);
-        server_ticks += step.server_ticks;
+        if step.is_busy {
+            busy_ticks += step.ticks;
+            server_ticks += step.server_ticks;
+        }
         watch.check(step.done(case.work) > 0, now)?;
         round.time = now - begun;
         if round.time >= length {
             break;
         }
     }
-    round.cpu = thread_time().saturating_sub(cpu);
+    let cpu = thread_time().saturating_sub(cpu);
+    // Ticks go on while another thread has the processor: only their shares count.
     let all_ticks = ticks().wrapping_sub(first_tick).max(1);
-    round.server_cpu = round.cpu.mul_f64((server_ticks as f64 / all_ticks as f64).clamp(0.0, 1.0));
+    let part = |ticks: u64| cpu.mul_f64((ticks as f64 / all_ticks as f64).clamp(0.0, 1.0));
+    (round.cpu, round.server_cpu) = (part(busy_ticks), part(server_ticks));
     round.strays = strays() - passed;
     // The others need this core until they have measured, too.
     together.done.fetch_add(1, Ordering::Relaxed);
@@ -135,6 +141,9 @@ struct Step {
     answered: u64,
     /// Bulk bytes that arrived.
     arrived: u64,
+    /// Something came in or was done.
+    is_busy: bool,
+    ticks: u64,
     server_ticks: u64,
 }
 
@@ -146,15 +155,17 @@ impl Step {
 
 /// Client and server do what they can.
 fn step(load: &mut dyn Load, hosts: &CoreHosts) -> Result<Step, Failure> {
+    let begun = ticks();
     let answered = load.client(hosts)?;
-    hosts.client.turn();
+    let mut is_busy = hosts.client.turn() | (answered > 0);
     let before = ticks();
-    hosts.shard.turn();
+    is_busy |= hosts.shard.turn();
     let arrived = load.server(hosts)?;
-    hosts.shard.turn();
-    let server_ticks = ticks().wrapping_sub(before);
-    hosts.client.turn();
-    Ok(Step { answered, arrived, server_ticks })
+    is_busy |= hosts.shard.turn() | (arrived > 0);
+    let after = ticks();
+    is_busy |= hosts.client.turn();
+    let (server_ticks, ticks) = (after.wrapping_sub(before), ticks().wrapping_sub(begun));
+    Ok(Step { answered, arrived, is_busy, ticks, server_ticks })
 }
 
 /// Ends a round in which another core has failed, or nothing moves any more.
