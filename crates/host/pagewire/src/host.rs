@@ -377,9 +377,9 @@ impl Host {
         HostWaker(Arc::clone(&self.shared().wake))
     }
 
-    /// Whether a connection belongs to this host.
-    pub(crate) fn owns(&self, stream: &TcpStream) -> bool {
-        Arc::ptr_eq(&self.0, &stream.runtime().0)
+    /// Whether a socket with that host as its runtime belongs to this host.
+    pub(crate) fn is_host_of(&self, runtime: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &runtime.0)
     }
 
     /// The current counters, drops by reason and the copy ledger.

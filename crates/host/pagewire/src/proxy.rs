@@ -13,9 +13,9 @@ use pagewire_sockets::{ToSocketAddrs, first, resolve_blocking};
 use pagewire_stack::{Event, Forwarder, Stack};
 pub use pagewire_stack::{ForwardConfig, ForwardCounters, Refusal};
 
-use crate::TcpStream;
 use crate::host::Host;
 use crate::service::Service;
+use crate::{TcpListener, TcpStream};
 
 /// Forwards connections by reference: data of one side is queued for the other unchanged, as far as
 /// there is room; ends of streams and resets are forwarded, too.
@@ -123,12 +123,30 @@ impl Proxy {
         })
     }
 
+    /// Forwards the connections of a listener of this host to `upstream`; use no clone of the listener afterwards. For
+    /// listeners with other settings than those of [`listen`](Self::listen), as those of a host of several
+    /// [`Cores`](crate::Cores): a proxy on each shard takes the shard's listener.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the listener belongs to another host; `NetworkDown`.
+    pub fn forward(&self, listener: TcpListener, upstream: SocketAddr) -> io::Result<()> {
+        if !self.host.is_host_of(listener.runtime()) {
+            let text = "the listener must be of the proxy's host";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let id = listener.into_id();
+        let listening = self.with(|engine, stack, now| {
+            engine.listen(now, stack, id, upstream).inspect_err(|_| stack.close(now, id))
+        });
+        listening.map_err(|e| self.host.shared().error(e))
+    }
+
     /// Forwards between two established connections of this host; use no clone of them afterwards.
     ///
     /// # Errors
     /// `InvalidInput` if one belongs to another host; the error of a connection that is over.
     pub fn join(&self, a: TcpStream, b: TcpStream) -> io::Result<()> {
-        if !self.host.owns(&a) || !self.host.owns(&b) {
+        if !self.host.is_host_of(a.runtime()) || !self.host.is_host_of(b.runtime()) {
             let text = "both connections must be of the proxy's host";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }

@@ -20,7 +20,7 @@ pub mod device {
     pub use pagewire_device::{
         BindError, Capabilities, DeviceCounters, DeviceError, FrameError, Frames, FramesConfig,
         FramesEnd, HeaderSplit, Level, Medium, PairConfig, PairEnd, Protocol, QueueMemory, Queues,
-        Rule, Steering,
+        Rule, SharedDevice, Steering,
     };
     pub use pagewire_mem::{
         Gso, GsoKind, HEAD_CAPACITY, PacketBuf, PagePool, PageWriter, RxChecksum, TxChecksum,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use pagewire::Host;
+use pagewire::{Cores, Host};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::firewall::Firewall;
@@ -16,7 +16,7 @@ use crate::protocol::Stats;
 use crate::server::Server;
 use crate::snapshot::MemoryFile;
 use crate::socket::{BindError, ControlSocket};
-use crate::view::View;
+use crate::view::{ShownHost, View};
 
 /// Settings: the hosts that a [`Control`] shows, and where.
 #[must_use]
@@ -42,7 +42,14 @@ impl Builder {
 
     /// Shows a host, under this name. It is not kept running for that.
     pub fn host(self, name: &str, host: &Host) -> Self {
-        self.view.lock().push((name.to_owned(), host.downgrade()));
+        self.view.lock().push(ShownHost::one(name, host));
+        self
+    }
+
+    /// Shows a host of several cores, under this name: sums, and the counts of each core. It is not kept running for
+    /// that.
+    pub fn cores(self, name: &str, cores: &Cores) -> Self {
+        self.view.lock().push(ShownHost::several(name, cores));
         self
     }
 
@@ -148,7 +155,12 @@ impl Control {
 
     /// Shows another host, under this name, until it is shut down.
     pub fn add_host(&self, name: &str, host: &Host) {
-        self.view.lock().push((name.to_owned(), host.downgrade()));
+        self.view.lock().push(ShownHost::one(name, host));
+    }
+
+    /// Shows another host of several cores, under this name, until it is shut down.
+    pub fn add_cores(&self, name: &str, cores: &Cores) {
+        self.view.lock().push(ShownHost::several(name, cores));
     }
 
     /// All counters at this moment, as a client gets them.

@@ -18,7 +18,8 @@ use crate::snapshot::state;
 ///   neighbours did not answer, SYNs were answered with cookies.
 ///
 /// The tracer runs inside the host, when sockets have events and once a second; a host that is not traced does
-/// nothing for it. Trace a host once: events are shared among all that ask ([`Stack::poll_lifecycle`]).
+/// nothing for it. Trace a host once, or each shard of a host of several cores: events are shared among all that ask
+/// ([`Stack::poll_lifecycle`]).
 pub fn trace(name: &str, host: &Host) {
     host.with_stack(|stack, _| stack.record_lifecycle(true));
     host.attach(Tracer {

@@ -8,7 +8,7 @@
 //!   with the feature `prometheus`, a [`Control`] also answers `GET /metrics`.
 //! - [`trace`] and [`trace_end`] report connections that begin and end, and anomalies.
 //!
-//! Each of these is opt-in. One process may show several hosts; none is kept running by being shown. The
+//! Each of these is opt-in. One process may show several hosts, of one core or of several; none is kept running by being shown. The
 //! thread that answers sleeps until somebody asks, reads a bounded part of a table before it gives the
 //! lock back, and holds a bounded amount for each client ([`limits`]).
 
@@ -41,5 +41,5 @@ pub use firewall::Firewall;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use server::fuzzing;
-pub use snapshot::host_stats;
+pub use snapshot::{cores_stats, host_stats};
 pub use socket::{BindError, ControlSocket};

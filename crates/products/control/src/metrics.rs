@@ -1,7 +1,7 @@
 //! Counters as metrics, through the facade of the crate `metrics`.
 //!
 //! Names follow Prometheus's conventions: `pagewire_`, the thing, its unit, and `_total` for what only
-//! grows. Each has the label `host`.
+//! grows. Each has the label `host`, and of a host of several cores the label `core`: a query sums over the cores.
 //!
 //! | metric | labels | |
 //! |---|---|---|
@@ -17,10 +17,10 @@
 //! | `pagewire_PART_most_NAME` | | gauges: the most at a time so far |
 
 use metrics::{Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};
-use pagewire::Host;
+use pagewire::{Cores, Host};
 
 use crate::protocol::{HostStats, LinkStats, Stats};
-use crate::snapshot::host_stats;
+use crate::snapshot::{cores_stats, host_stats};
 
 /// Gives a recorder a host's counters: call it as often as they are wanted.
 ///
@@ -34,6 +34,11 @@ use crate::snapshot::host_stats;
 /// ```
 pub fn record_host(recorder: &dyn Recorder, name: &str, host: &Host) {
     host_metrics(&Sink(recorder), &host_stats(name, host));
+}
+
+/// Gives a recorder the counters of each core of a host, as [`record_host`].
+pub fn record_cores(recorder: &dyn Recorder, name: &str, cores: &Cores) {
+    cores_stats(name, cores).iter().for_each(|stats| host_metrics(&Sink(recorder), stats));
 }
 
 /// Gives a recorder the counters of all hosts and parts of a program.
@@ -92,8 +97,20 @@ pub fn render(stats: &Stats) -> Result<String, String> {
 /// The prefix of names of counts that are no sums: [`Builder::section`](crate::Builder::section).
 const MAXIMUM: &str = "most_";
 
+/// The metrics of a host, of each core by itself if there are several.
 fn host_metrics(sink: &Sink<'_>, host: &HostStats) {
-    let label = || Label::new("host", host.name.clone());
+    let of_host = Label::new("host", host.name.clone());
+    if host.cores.is_empty() {
+        return stack_metrics(sink, &[of_host], host);
+    }
+    for (index, core) in host.cores.iter().enumerate() {
+        stack_metrics(sink, &[of_host.clone(), Label::new("core", index.to_string())], core);
+    }
+}
+
+/// The metrics of one stack, which has these labels.
+fn stack_metrics(sink: &Sink<'_>, labels: &[Label], host: &HostStats) {
+    let labels = || labels.to_vec();
     let sockets = &host.sockets;
     for (name, n, about) in [
         ("tcp_connections", sockets.connections, "TCP connections, except those in TIME-WAIT."),
@@ -101,43 +118,48 @@ fn host_metrics(sink: &Sink<'_>, host: &HostStats) {
         ("tcp_listeners", sockets.listeners, "TCP listeners."),
         ("udp_sockets", sockets.datagrams, "Datagram sockets."),
     ] {
-        sink.gauge(&format!("pagewire_{name}"), vec![label()], n as f64, Unit::Count, about);
+        sink.gauge(&format!("pagewire_{name}"), labels(), n as f64, Unit::Count, about);
     }
     let (bytes, about) = (host.receive_memory_bytes as f64, "Memory that unread data holds.");
-    sink.gauge("pagewire_receive_memory_bytes", vec![label()], bytes, Unit::Bytes, about);
+    sink.gauge("pagewire_receive_memory_bytes", labels(), bytes, Unit::Bytes, about);
     let failed = f64::from(u8::from(host.failed.is_some()));
     let about = "1 if the host has failed because of a bug.";
-    sink.gauge("pagewire_host_failed", vec![label()], failed, Unit::Count, about);
+    sink.gauge("pagewire_host_failed", labels(), failed, Unit::Count, about);
     for (name, n) in &host.counters {
         let about = format!("Counted by the stack: {}.", name.replace('_', " "));
-        sink.counter(&format!("pagewire_{name}_total"), vec![label()], *n, unit_of(name), about);
+        sink.counter(&format!("pagewire_{name}_total"), labels(), *n, unit_of(name), about);
     }
     for (reason, n) in &host.drops {
-        let labels = vec![label(), Label::new("reason", reason.clone())];
+        let labels = with(labels(), "reason", reason);
         let about = "Packets and segments that the stack dropped.".to_owned();
         sink.counter("pagewire_dropped_packets_total", labels, *n, Unit::Count, about);
     }
     for (reason, n) in &host.copies {
-        let labels = vec![label(), Label::new("reason", reason.clone())];
+        let labels = with(labels(), "reason", reason);
         let about =
             "Payload copied; device_ and socket_ are copies that the kernel made.".to_owned();
         sink.counter("pagewire_copied_bytes_total", labels, *n, Unit::Bytes, about);
     }
     for link in &host.links {
-        device_metrics(sink, &host.name, link);
+        device_metrics(sink, &with(labels(), "link", &link.name), link);
     }
 }
 
-fn device_metrics(sink: &Sink<'_>, host: &str, link: &LinkStats) {
-    let labels =
-        || vec![Label::new("host", host.to_owned()), Label::new("link", link.name.clone())];
+/// Labels with one more.
+fn with(mut labels: Vec<Label>, name: &'static str, value: &str) -> Vec<Label> {
+    labels.push(Label::new(name, value.to_owned()));
+    labels
+}
+
+/// The metrics of the device of a link, which has these labels.
+fn device_metrics(sink: &Sink<'_>, labels: &[Label], link: &LinkStats) {
+    let labels = || labels.to_vec();
     let failed = f64::from(u8::from(link.error.is_some()));
     let about = "1 if the device of the link has failed.";
     sink.gauge("pagewire_device_failed", labels(), failed, Unit::Count, about);
     for (name, n) in &link.device {
         if name.contains("dropped") {
-            let mut labels = labels();
-            labels.push(Label::new("reason", name.clone()));
+            let labels = with(labels(), "reason", name);
             let about = "Frames that the device lost.".to_owned();
             let name = "pagewire_device_dropped_frames_total";
             sink.counter(name, labels, *n, Unit::Count, about);

@@ -209,6 +209,10 @@ pub struct HostStats {
     /// Why the host has failed, if it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
+    /// The counters of each core, in the order of [`Socket::core`], if the host has several: the others are their
+    /// sums.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cores: Vec<Self>,
 }
 
 /// Numbers of sockets.
@@ -264,6 +268,9 @@ pub struct Socket {
     /// The name of its link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
+    /// The core that has the socket, from 0 on, if the host has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core: Option<u32>,
     /// Bytes received and not read; of a listener, connections that wait to be accepted.
     pub receive_queue: u64,
     /// Bytes not acknowledged; of a listener, how many connections may wait.
@@ -434,6 +441,45 @@ pub struct Refusal {
 
 fn is_zero(n: &u64) -> bool {
     *n == 0
+}
+
+impl HostStats {
+    /// The counters of a host with these of its cores; `None` without any.
+    pub(crate) fn of_cores(cores: Vec<Self>) -> Option<Self> {
+        let (first, others) = cores.split_first()?;
+        let mut sum = first.clone();
+        others.iter().for_each(|core| sum.add(core));
+        Some(Self { cores, ..sum })
+    }
+
+    fn add(&mut self, other: &Self) {
+        let (sockets, of_other) = (&mut self.sockets, &other.sockets);
+        sockets.connections += of_other.connections;
+        sockets.time_wait += of_other.time_wait;
+        sockets.listeners += of_other.listeners;
+        sockets.datagrams += of_other.datagrams;
+        for (all, of_other) in [
+            (&mut self.counters, &other.counters),
+            (&mut self.drops, &other.drops),
+            (&mut self.copies, &other.copies),
+        ] {
+            add(all, of_other);
+        }
+        self.copied_by_stack += other.copied_by_stack;
+        for (link, of_other) in self.links.iter_mut().zip(&other.links) {
+            add(&mut link.device, &of_other.device);
+            link.error = link.error.take().or_else(|| of_other.error.clone());
+        }
+        self.receive_memory_bytes += other.receive_memory_bytes;
+        self.failed = self.failed.take().or_else(|| other.failed.clone());
+    }
+}
+
+/// Adds counts to those of the same names.
+fn add(all: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
+    for (name, n) in more {
+        *all.entry(name.clone()).or_default() += n;
+    }
 }
 
 impl Stats {

@@ -9,12 +9,21 @@ use pagewire::counts::{SocketView, TcpView, ViewOf};
 use pagewire::memory::CopyLedger;
 use pagewire::services::DatagramKind;
 use pagewire::tcp::{CongestionKind, TcpState};
-use pagewire::{Host, LinkId};
+use pagewire::{Cores, Host, LinkId};
 
 use crate::limits::PLACES_AT_ONCE;
 use crate::protocol::{
     HostInfo, HostStats, LinkStats, Memory, Socket, SocketCounts, SocketPage, Tcp,
 };
+
+/// A shard of a host that runs; the only one of a host of one core.
+pub(crate) struct Shard {
+    pub(crate) host: Host,
+    /// The index of the core; `None` of a host of one core.
+    pub(crate) core: Option<u32>,
+    /// The number of the shard, counted over all hosts that were ever shown: part of cursors.
+    pub(crate) number: usize,
+}
 
 /// A host's counters.
 pub fn host_stats(name: &str, host: &Host) -> HostStats {
@@ -42,6 +51,25 @@ pub fn host_stats(name: &str, host: &Host) -> HostStats {
         links: links.collect(),
         receive_memory_bytes: stats.receive_memory as u64,
         failed: stats.failed,
+        cores: Vec::new(),
+    }
+}
+
+/// The counters of a host of several cores: sums, and those of each core. `None` without cores.
+pub fn cores_stats(name: &str, cores: &Cores) -> Option<HostStats> {
+    sum(cores.shards().iter().map(|shard| host_stats(name, shard)).collect())
+}
+
+/// The counters of a host with these shards; `None` without any.
+pub(crate) fn stats_of(name: &str, shards: &[Shard]) -> Option<HostStats> {
+    sum(shards.iter().map(|shard| host_stats(name, &shard.host)).collect())
+}
+
+/// The counters of a host with these counters of its shards. Those of an only one are the host's.
+fn sum(mut shards: Vec<HostStats>) -> Option<HostStats> {
+    match shards.len() {
+        1 => shards.pop(),
+        _ => HostStats::of_cores(shards),
     }
 }
 
@@ -58,19 +86,20 @@ fn copies(ledger: &CopyLedger) -> BTreeMap<String, u64> {
     present(ledger.iter().map(|(reason, n)| (reason.name(), n)))
 }
 
-/// A host's addresses and links.
-pub(crate) fn host_info(name: &str, host: &Host) -> HostInfo {
-    HostInfo {
+/// The addresses and links of a host with these shards, which all have the same; `None` without any.
+pub(crate) fn host_info(name: &str, shards: &[Shard]) -> Option<HostInfo> {
+    let host = &shards.first()?.host;
+    Some(HostInfo {
         name: name.to_owned(),
         addresses: host.addresses().iter().map(ToString::to_string).collect(),
         links: host.links().into_iter().filter_map(|link| host.link_name(link)).collect(),
-    }
+    })
 }
 
-/// Adds the sockets of a host to `page` until it has `limit`, from index `from` on; returns where the
+/// Adds the sockets of a shard to `page` until it has `limit`, from index `from` on; returns where the
 /// next are. The host's lock is given back again and again.
 pub(crate) fn add_sockets(
-    (name, host): (&str, &Host),
+    (name, Shard { host, core, .. }): (&str, &Shard),
     mut from: u32,
     limit: usize,
     page: &mut SocketPage,
@@ -83,12 +112,18 @@ pub(crate) fn add_sockets(
             return Some(from);
         }
         let part = host.sockets(from, room);
-        page.sockets.extend(part.sockets.iter().map(|view| socket(name, &links, view)));
+        let shown = part.sockets.iter().map(|view| socket(name, *core, &links, view));
+        page.sockets.extend(shown);
         from = part.next?;
     }
 }
 
-fn socket(host: &str, links: &HashMap<LinkId, Option<String>>, view: &SocketView) -> Socket {
+fn socket(
+    host: &str,
+    core: Option<u32>,
+    links: &HashMap<LinkId, Option<String>>,
+    view: &SocketView,
+) -> Socket {
     let (protocol, state, dropped) = match &view.of {
         ViewOf::Tcp(tcp) => ("tcp", state(tcp.info.state), 0),
         ViewOf::TimeWait => ("tcp", "time_wait", 0),
@@ -107,6 +142,7 @@ fn socket(host: &str, links: &HashMap<LinkId, Option<String>>, view: &SocketView
         local: view.local,
         remote: view.remote,
         link: view.link.and_then(|link| links.get(&link).cloned().flatten()),
+        core,
         receive_queue: view.receive_queue as u64,
         send_queue: view.send_queue as u64,
         dropped,

@@ -131,8 +131,7 @@ impl TapBuilder {
     /// Opens or makes the device with `queues` queues, one [`Tap`] each. The kernel steers each
     /// flow to the queue that last sent for it, and forgets that after three seconds without a frame. It
     /// knows nothing of the queues' addresses: what it sends to no known flow comes by any queue, by a
-    /// hash. So stacks on them need the same addresses and listeners, and the answer to a connection that
-    /// one of them opens may come to another.
+    /// hash. The queues are for a host of several cores, whose shards pass packets on to where they belong.
     ///
     /// # Errors
     /// As [`open`](Self::open).

@@ -12,15 +12,14 @@ use std::time::Duration;
 use pagewire::counts::DropReason;
 use pagewire::device::{Capabilities, DeviceCounters, DeviceError, PacketBuf, PairEnd};
 use pagewire::memory::CopyLedger;
+use pagewire::proxy::{ForwardConfig, Proxy};
 use pagewire::services::Instant;
 use pagewire::{
     BindOptions, ConnectOptions, Cores, Device, Host, Link, StartError, TcpStream, UdpSocket,
 };
-
 use pagewire_stack::limits::STRAY_BACKLOG;
 use pagewire_testkit::built;
 use pagewire_testkit::frames::{fix_v4, ip, received};
-
 use tokio::runtime::{Builder, Handle};
 
 use crate::support::{Odd, PATIENCE, pair};
@@ -685,4 +684,37 @@ fn a_queue_that_is_lost_is_lost_for_all_shards() {
     for shard in server.shards() {
         shard.failed().wait().expect("a thread of the program");
     }
+
+#[test]
+fn a_proxy_on_each_shard_forwards_the_connections_of_that_shard_by_itself() {
+    let (left, right) = pair();
+    let proxies = Host::builder().device(left).address("10.0.0.1/24").cores(2);
+    let proxies = proxies.start().expect("host");
+    let outside = Host::builder().device(right).address("10.0.0.2/24").start().expect("host");
+    let upstream = outside.listen("10.0.0.2:8000").expect("listener");
+    let to = "10.0.0.2:8000".parse().expect("address");
+    let listeners = proxies.listen(SERVER).expect("listener").shards().to_vec();
+    let foreign = Proxy::new(&outside, ForwardConfig::default());
+    let refused = foreign.forward(listeners[0].clone(), to).expect_err("of another host");
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    let of_each = proxies.shards().iter().zip(listeners).map(|(shard, listener)| {
+        let proxy = Proxy::new(shard, ForwardConfig::default());
+        proxy.forward(listener, to).expect("forwarding");
+        proxy
+    });
+    let of_each: Vec<_> = of_each.collect();
+    for n in 0..40 {
+        let mut client = outside.connect(SERVER).expect("connection");
+        let (mut served, _) = upstream.accept().expect("connection");
+        client.write_all(&[n]).expect("room");
+        let mut question = [0];
+        served.read_exact(&mut question).expect("question");
+        assert_eq!(question, [n]);
+    }
+    let forwarded: Vec<_> = of_each.iter().map(|proxy| proxy.counters().accepted).collect();
+    assert_eq!(forwarded.iter().sum::<u64>(), 40);
+    assert!(forwarded.iter().all(|n| *n > 0), "{forwarded:?}");
+    drop(of_each);
+    let gone = outside.connect(SERVER).expect_err("nobody listens");
+    assert_eq!(gone.kind(), ErrorKind::ConnectionRefused);
 }

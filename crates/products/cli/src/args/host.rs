@@ -1,6 +1,7 @@
 //! Options of the commands that are hosts of their own: serve, fetch, proxy.
 
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -10,8 +11,9 @@ use super::demo::size;
 use super::view::{StatsFormat, ViewOptions};
 use crate::http::server::access::AccessFormat;
 use crate::limits::{
-    CONNECTIONS, COPY_BELOW, MAX_CONNECTIONS, MIN_RATE, PROXY_CONNECT_SECONDS, PROXY_IDLE_SECONDS,
-    PROXY_KEEPALIVE_SECONDS, PROXY_LEAST_MEMORY, PROXY_MAX_CONNECTIONS, PROXY_MEMORY,
+    CONNECTIONS, COPY_BELOW, MAX_CONNECTIONS, MAX_CORES, MIN_RATE, PROXY_CONNECT_SECONDS,
+    PROXY_IDLE_SECONDS, PROXY_KEEPALIVE_SECONDS, PROXY_LEAST_MEMORY, PROXY_MAX_CONNECTIONS,
+    PROXY_MEMORY,
 };
 
 /// How the stack is connected.
@@ -162,6 +164,10 @@ pub(crate) struct ServeOptions {
     /// by renaming others over them
     pub(crate) dir: PathBuf,
 
+    /// Cores to use, 1 to 32, each with a stack, a thread and a part of the connections; `all`: those that are available
+    #[arg(long, default_value = "1", value_parser = cores, value_name = "N|all")]
+    pub(crate) cores: usize,
+
     // Last: its heading would stand above what follows.
     #[command(flatten)]
     pub(crate) net: NetOptions,
@@ -192,11 +198,11 @@ pub(crate) struct ProxyOptions {
     #[arg(long, value_name = "ADDR")]
     pub(crate) to: SocketAddr,
 
-    /// Connections that are forwarded at once, 1 to 28232; more wait in the backlog
+    /// Connections that are forwarded at once, 1 to 28232, divided among the cores; more wait in the backlog
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=PROXY_MAX_CONNECTIONS as i64), value_name = "N")]
     pub(crate) connections: u32,
 
-    /// Connections that may wait while --connections are open, 1 to 4096; SYNs of more are dropped
+    /// Connections that may wait on each core while --connections are open, 1 to 4096; SYNs of more are dropped
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=4096), value_name = "N")]
     pub(crate) backlog: u32,
 
@@ -219,6 +225,10 @@ pub(crate) struct ProxyOptions {
     #[arg(long, default_value = PROXY_MEMORY, value_parser = proxy_memory, value_name = "BYTES")]
     pub(crate) memory: u64,
 
+    /// Cores to use, 1 to 32, each with a stack, a thread and a part of the connections; `all`: those that are available
+    #[arg(long, default_value = "1", value_parser = cores, value_name = "N|all")]
+    pub(crate) cores: usize,
+
     #[command(flatten)]
     pub(crate) net: NetOptions,
 }
@@ -229,6 +239,16 @@ pub(crate) fn link_address(text: &str) -> Result<[u8; 6], String> {
     let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
     let address = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
     address.ok_or_else(|| "give six bytes, as in 02:50:57:00:00:01".to_owned())
+}
+
+/// A number of cores; `all`: as many as this process may use.
+fn cores(text: &str) -> Result<usize, String> {
+    if text == "all" {
+        let all = std::thread::available_parallelism().map_or(1, NonZero::get);
+        return Ok(all.min(MAX_CORES));
+    }
+    let count = text.parse().ok().filter(|count| (1..=MAX_CORES).contains(count));
+    count.ok_or_else(|| format!("give a number from 1 to {MAX_CORES}, or all"))
 }
 
 fn proxy_memory(text: &str) -> Result<u64, String> {

@@ -31,13 +31,13 @@ pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
     let url = Url::parse(&options.url)?;
     let output = Output::choose(options.output.as_deref(), &url)?;
     let asked = ViewSockets::new(&options.net.view)?;
-    let opened = net::open(&options.net, None, None)?;
+    let opened = net::open(&options.net, 1, None, None)?;
     let control = asked.start(opened.report.shown(&options.net))?;
     let report = opened.report.clone();
     let printed = Printed::new(options.net.stats, &control, move || report.to_string());
     let stop = printed.watch()?;
     opened.wait_for_peer(&options.net, &stop)?;
-    let connect = |to: SocketAddr| opened.host.connect_timeout(to, CONNECT_TIME);
+    let connect = |to: SocketAddr| opened.hosts.connect_timeout(to, CONNECT_TIME);
     let done = fetch(connect, &url, &output, &stop);
     if let Ok(summary) = &done {
         let line = format!("{output}: {summary}");

@@ -1,10 +1,12 @@
 //! `pagewire proxy`: connections to one address forwarded to another, by reference.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pagewire::KeepAlive;
 use pagewire::proxy::{ForwardConfig, Proxy, Refusal};
+use pagewire::{BindOptions, KeepAlive, TcpListener};
 
 use crate::args::ProxyOptions;
 use crate::failure::{Failure, reason, say};
@@ -16,9 +18,9 @@ use crate::view::{self, Printed, ViewSockets};
 pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     check(options)?;
     let asked = ViewSockets::new(&options.net.view)?;
-    let mut opened = net::open(&options.net, Some(options.memory), None)?;
+    let mut opened = net::open(&options.net, options.cores, Some(options.memory), None)?;
     let config = ForwardConfig {
-        connections: options.connections as usize,
+        connections: (options.connections as usize).div_ceil(options.cores),
         connect_timeout: Duration::from_secs(options.connect_timeout.into()),
         idle_timeout: (options.idle_timeout > 0)
             .then(|| Duration::from_secs(options.idle_timeout.into())),
@@ -30,19 +32,20 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
         }),
         ..ForwardConfig::default()
     };
-    let proxy = Arc::new(Proxy::new(&opened.host, config));
-    let counted = Arc::clone(&proxy);
-    let counts = move || counted.counters().iter().collect();
+    let proxies = Proxies::new(&opened.hosts, &config);
+    let counted = proxies.clone();
+    let counts = move || counted.counters();
     let shown = opened.report.shown(&options.net).section("proxy", counts);
     let control = asked.start(shown)?;
-    let (report, counted) = (opened.report.clone(), Arc::clone(&proxy));
+    let (report, counted) = (opened.report.clone(), proxies.clone());
     let printed = Printed::new(options.net.stats, &control, move || stats(&report, &counted));
     let stop = printed.watch()?;
-    let backlog = options.backlog as usize;
-    let listen = |on| {
+    let bind = BindOptions::new().backlog(options.backlog as usize);
+    let listen = |on: &SocketAddr| {
         let failed =
-            |e: std::io::Error| Failure::because(format!("--listen {on}"), why_not_listening(&e));
-        proxy.listen(on, backlog, options.to).map_err(failed)
+            |e: io::Error| Failure::because(format!("--listen {on}"), why_not_listening(&e));
+        let listeners = opened.hosts.listen(*on, &bind).map_err(failed)?;
+        proxies.forward(listeners, options.to).map_err(failed)
     };
     // Prints no address before all of them work.
     for on in options.listen.iter().map(listen).collect::<Result<Vec<_>, _>>()? {
@@ -55,13 +58,13 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     while !stop.is_set() && end.is_ok() {
         std::thread::park_timeout(PROXY_CHECK_TIME);
         end = opened.check_device(&options.net);
-        refusals.print(Instant::now(), std::iter::from_fn(|| proxy.poll_refusal()));
+        refusals.print(Instant::now(), proxies.refusals());
     }
     if end.is_ok() {
-        drain(&proxy);
+        proxies.drain();
     }
     opened.end(&options.net);
-    refusals.print(Instant::now(), std::iter::from_fn(|| proxy.poll_refusal()));
+    refusals.print(Instant::now(), proxies.refusals());
     printed.at_end();
     end
 }
@@ -98,19 +101,61 @@ fn check(options: &ProxyOptions) -> Result<(), Failure> {
     }
 }
 
-/// Accepts no more connections, and lets the others go on for a while.
-fn drain(proxy: &Proxy) {
-    proxy.stop_listening();
-    let deadline = Instant::now() + SHUTDOWN_TIME;
-    while !proxy.is_empty() && Instant::now() < deadline {
-        std::thread::park_timeout(Duration::from_millis(5));
+/// The proxy of each core. Clones are the same proxies.
+#[derive(Clone)]
+struct Proxies(Arc<[Proxy]>);
+
+impl Proxies {
+    fn new(hosts: &net::Hosts, config: &ForwardConfig) -> Self {
+        Self(hosts.shards().iter().map(|shard| Proxy::new(shard, config.clone())).collect())
     }
-    proxy.abort_all();
+
+    /// Forwards the connections of the listener of each core. Returns the address at which all listen.
+    fn forward(&self, listeners: Vec<TcpListener>, to: SocketAddr) -> io::Result<SocketAddr> {
+        let on = listeners.first().map_or(Ok(to), TcpListener::local_addr)?;
+        for (proxy, listener) in self.0.iter().zip(listeners) {
+            proxy.forward(listener, to)?;
+        }
+        Ok(on)
+    }
+
+    /// Connections that are being forwarded.
+    fn len(&self) -> usize {
+        self.0.iter().map(Proxy::len).sum()
+    }
+
+    /// The counts of all cores together, by name.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut all: Vec<(&'static str, u64)> = Vec::new();
+        for proxy in self.0.iter() {
+            let of_core = proxy.counters();
+            match all.is_empty() {
+                true => all.extend(of_core.iter()),
+                false => all.iter_mut().zip(of_core.iter()).for_each(|(all, of)| all.1 += of.1),
+            }
+        }
+        all
+    }
+
+    /// The refused clients that were not reported yet.
+    fn refusals(&self) -> impl Iterator<Item = Refusal> {
+        self.0.iter().flat_map(|proxy| std::iter::from_fn(|| proxy.poll_refusal()))
+    }
+
+    /// Accepts no more connections, and lets the others go on for a while.
+    fn drain(&self) {
+        self.0.iter().for_each(Proxy::stop_listening);
+        let deadline = Instant::now() + SHUTDOWN_TIME;
+        while self.len() > 0 && Instant::now() < deadline {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        self.0.iter().for_each(Proxy::abort_all);
+    }
 }
 
-fn stats(report: &net::Report, proxy: &Proxy) -> String {
-    let connections = ("connections", proxy.len() as u64);
-    let counts = std::iter::once(connections).chain(proxy.counters().iter());
+fn stats(report: &net::Report, proxies: &Proxies) -> String {
+    let connections = ("connections", proxies.len() as u64);
+    let counts = std::iter::once(connections).chain(proxies.counters());
     format!("{}{report}", view::part("proxy", counts))
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     }
     let asked = ViewSockets::new(&options.net.view)?;
     let user = user(options)?;
-    let mut opened = net::open(&options.net, None, user.as_ref())?;
+    let mut opened = net::open(&options.net, options.cores, None, user.as_ref())?;
     let limits = PermitLimits::new(options.connections, options.connections_per_client);
     let (permits, base) = (Permits::new(limits), Service::new(server));
     let service = Service { zerocopy: true, count_copies: asked.is_asked(), permits, ..base };
@@ -41,7 +41,8 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     let printed = Printed::new(options.net.stats, &control, move || stats(&server, &report));
     let stop = printed.watch()?;
     for addr in &opened.addresses {
-        service.listen(&opened.host, SocketAddr::new(*addr, options.port))?;
+        let on = SocketAddr::new(*addr, options.port);
+        service.listen(on, |on, options| opened.hosts.listen(on, options))?;
     }
     for addr in &opened.addresses {
         let url = SocketAddr::new(*addr, options.port).to_string();
@@ -63,7 +64,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
         end = opened.check_device(&options.net);
     }
     if end.is_ok() {
-        service.stop(&opened.host);
+        service.stop(opened.hosts.shards());
     }
     // Downloads that are still running end here with a reset.
     opened.end(&options.net);

@@ -129,7 +129,8 @@ pub(crate) fn state_name(state: &str) -> &str {
     }
 }
 
-/// The lines: a heading, then one for each socket, and one more for a connection.
+/// The lines: a heading, then one for each socket, and one more for a connection. There is a column of cores if a
+/// host has several.
 fn table(rows: &[(String, &Socket)]) -> Vec<String> {
     let ends = |socket: &Socket| {
         let remote = socket.remote.map_or_else(|| "*:*".to_owned(), |remote| remote.to_string());
@@ -139,12 +140,14 @@ fn table(rows: &[(String, &Socket)]) -> Vec<String> {
         .iter()
         .map(|(_, socket)| ends(socket))
         .fold((18, 17), |(a, b), (l, r)| (a.max(l.len()), b.max(r.len())));
-    let line = |cells: [&str; 8]| {
-        let [net, state, recv, send, local, remote, link, process] = cells;
+    let has_cores = rows.iter().any(|(_, socket)| socket.core.is_some());
+    let line = |cells: [&str; 9]| {
+        let [net, state, recv, send, local, remote, link, core, process] = cells;
         let (local_width, remote_width) = widths;
+        let core = if has_cores { format!("{core:<4} ") } else { String::new() };
         format!(
             "{net:<5} {state:<10} {recv:>8} {send:>8} {local:>local_width$} \
-             {remote:>remote_width$} {link:<6} {process}"
+             {remote:>remote_width$} {link:<6} {core}{process}"
         )
     };
     let heading = line([
@@ -155,6 +158,7 @@ fn table(rows: &[(String, &Socket)]) -> Vec<String> {
         "Local Address:Port",
         "Peer Address:Port",
         "Link",
+        "Core",
         "Process",
     ]);
     let mut lines = vec![heading];
@@ -168,6 +172,7 @@ fn table(rows: &[(String, &Socket)]) -> Vec<String> {
             &local,
             &remote,
             socket.link.as_deref().unwrap_or("-"),
+            &socket.core.map_or_else(|| "-".to_owned(), |core| core.to_string()),
             process,
         ]));
         if let Some(tcp) = &socket.tcp {
@@ -249,6 +254,7 @@ mod tests {
             local: "10.77.0.2:80".parse().unwrap(),
             remote: tcp.as_ref().map(|_| "10.77.0.1:44444".parse().unwrap()),
             link: Some("link1".to_owned()),
+            core: None,
             receive_queue: 0,
             send_queue: 1000,
             dropped: 0,
@@ -287,6 +293,24 @@ mod tests {
             assert!(lines[2].contains(part), "{}", lines[2]);
         }
         assert!(!lines[2].contains("ssthresh") && !lines[2].contains("lost:"), "{}", lines[2]);
+    }
+
+    #[test]
+    fn sockets_have_a_column_of_cores_where_a_host_has_several() {
+        let (one, other) = (socket("listen", None), socket("listen", None));
+        let of_core = Socket { core: Some(1), ..other };
+        let lines = table(&[("serve/7".to_owned(), &one), ("serve/8".to_owned(), &of_core)]);
+        let last = |line: &String, n: usize| -> Vec<String> {
+            let mut words: Vec<_> =
+                line.split_whitespace().rev().take(n).map(str::to_owned).collect();
+            words.reverse();
+            words
+        };
+        assert_eq!(last(&lines[0], 3), ["Link", "Core", "Process"]);
+        assert_eq!(last(&lines[1], 3), ["link1", "-", "serve/7"]);
+        assert_eq!(last(&lines[2], 3), ["link1", "1", "serve/8"]);
+        let lines = table(&[("serve/7".to_owned(), &one)]);
+        assert_eq!(last(&lines[0], 2), ["Link", "Process"]);
     }
 
     #[test]

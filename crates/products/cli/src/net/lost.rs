@@ -17,7 +17,7 @@ impl OpenNetwork {
     /// # Errors
     /// There is no device any more, and none is to be waited for.
     pub(crate) fn check_device(&mut self, options: &NetOptions) -> Result<(), Failure> {
-        let Err(error) = self.host.check() else { return Ok(()) };
+        let Err(error) = self.hosts.check() else { return Ok(()) };
         let name = net::tap_name(options);
         let why = match options.link {
             NetLink::Tap if !exists(name) => format!("the tap {name} was deleted"),
@@ -30,18 +30,18 @@ impl OpenNetwork {
             };
             return Err(Failure::Failed(why + hint));
         }
-        if let Some(link) = self.link.take() {
+        if !self.links.is_empty() {
             crate::failure::complain!("pagewire: {why}; waiting for {name}");
-            drop(self.host.remove_link(link));
+            self.hosts.remove_links(&std::mem::take(&mut self.links));
         }
         // Tried again: the device may exist before its queues.
         if !exists(name) {
             return Ok(());
         }
-        match self.link_again(options) {
-            Ok(link) => {
+        match self.links_again(options) {
+            Ok(links) => {
                 crate::failure::complain!("pagewire: {name} is back");
-                (self.link, self.waits_because) = (Some(link), None);
+                (self.links, self.waits_because) = (links, None);
             }
             Err(Failure::Failed(why) | Failure::Usage(why) | Failure::Interrupted(why)) => {
                 self.wait_on(name, why);
@@ -50,17 +50,14 @@ impl OpenNetwork {
         Ok(())
     }
 
-    /// Makes the present device the host's link.
-    fn link_again(&self, options: &NetOptions) -> Result<LinkId, Failure> {
-        let tap = net::tap(options, self.memory)?;
-        let mut link = Link::new(self.report.wrappers_again(options.fault).around(Box::new(tap))?);
-        for addr in &options.addr {
-            link = link.address(addr);
-        }
-        for gateway in &options.gateway {
-            link = link.gateway(gateway);
-        }
-        Ok(self.host.add_link(link)?)
+    /// Makes the present device the host's link, on each core.
+    fn links_again(&self, options: &NetOptions) -> Result<Vec<LinkId>, Failure> {
+        let queues = net::tap_queues(options, self.hosts.shards().len(), self.memory)?;
+        let queues = self.report.wrappers_again(options.fault).around_all(queues)?;
+        self.hosts.add_links(queues, |link| {
+            let link = options.addr.iter().fold(link, Link::address);
+            options.gateway.iter().fold(link, Link::gateway)
+        })
     }
 
     /// Reports a device that cannot be used yet, once for each reason.

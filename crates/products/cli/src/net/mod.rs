@@ -3,6 +3,7 @@
 //! `serve`, `fetch` and `proxy` open one with [`open`]. This file checks the options, opens the tap or port, puts
 //! the wrappers of `--fault`, `--pcap` and `--dhcp` around it, and reports its counters ([`Report`]).
 
+mod hosts;
 mod lost;
 pub(crate) mod user;
 
@@ -29,21 +30,23 @@ use crate::limits::{LAST_TIME, PORT_CHECK_TIME};
 use crate::signals::Stop;
 use crate::view;
 
+pub(crate) use hosts::Hosts;
+
 /// The tap if none is named.
 const TAP_NAME: &str = "pw0";
 
 /// A host on the link of the options.
 pub(crate) struct OpenNetwork {
-    pub(crate) host: Host,
+    pub(crate) hosts: Hosts,
     pub(crate) addresses: Vec<IpAddr>,
     /// The counters that `--stats` prints.
     pub(crate) report: Report,
-    /// The link of the device; `None` while there is none.
-    pub(crate) link: Option<LinkId>,
+    /// The link of the device, on each core; none while there is no device.
+    links: Vec<LinkId>,
     /// The last reported reason why there is none although there is a device.
-    pub(crate) waits_because: Option<String>,
+    waits_because: Option<String>,
     /// Bytes of memory that the device receives into.
-    pub(crate) memory: Option<u64>,
+    memory: Option<u64>,
     _socket: Option<SocketFile>,
 }
 
@@ -72,8 +75,10 @@ impl Drop for SocketFile {
 impl OpenNetwork {
     /// Shuts the host down: what is queued for peers has a short time to be delivered.
     pub(crate) fn end(&self, options: &NetOptions) {
-        self.host.shutdown(LAST_TIME);
-        crate::log::trace_end(host_name(options), &self.host);
+        self.hosts.shutdown(LAST_TIME);
+        for shard in self.hosts.shards() {
+            crate::log::trace_end(host_name(options), shard);
+        }
     }
 
     /// Warns of a tap by which this machine reaches none of our addresses: it would only be silent.
@@ -118,7 +123,7 @@ impl OpenNetwork {
 /// Counters of a host and its link, read when they are printed.
 #[derive(Clone)]
 pub(crate) struct Report {
-    host: Host,
+    hosts: Hosts,
     port: Option<VhostMonitor>,
     dhcp: Option<DhcpWatch>,
     /// Counts of `--fault`.
@@ -127,7 +132,7 @@ pub(crate) struct Report {
 
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.host.stats())?;
+        write!(f, "{}", self.hosts)?;
         if let Some(line) = &self.line {
             f.write_str(&line_text(line))?;
         }
@@ -164,8 +169,10 @@ impl Report {
     /// The view of the host and its link for a control socket.
     pub(crate) fn shown(&self, options: &NetOptions) -> control::Builder {
         let name = host_name(options);
-        crate::log::trace(name, &self.host);
-        let mut shown = control::Builder::new().host(name, &self.host);
+        for shard in self.hosts.shards() {
+            crate::log::trace(name, shard);
+        }
+        let mut shown = self.hosts.shown(name, control::Builder::new());
         if let Some(port) = self.port.clone() {
             shown = shown.section("port", move || port.counters().iter().collect());
         }
@@ -190,10 +197,11 @@ pub(crate) fn line_text(line: &FaultWatch) -> String {
     view::part("line", line.iter().filter(|(_, n)| *n > 0))
 }
 
-/// Opens the device, puts the wrappers around it, and starts a stack on it, with `memory` bytes to receive into.
-/// Becomes `user` once the device is open.
+/// Opens the device, puts the wrappers around it, and starts a stack on it for each of `cores`, with `memory` bytes to
+/// receive into, all together. Becomes `user` once the device is open.
 pub(crate) fn open(
     options: &NetOptions,
+    cores: usize,
     memory: Option<u64>,
     user: Option<&SandboxUser>,
 ) -> Result<OpenNetwork, Failure> {
@@ -209,39 +217,40 @@ pub(crate) fn open(
     let gateways = gateways(options, &ours)?;
     let dhcp_config = dhcp_config(options, &ours, &gateways)?;
 
-    let (link, port) = match options.link {
+    let (queues, port) = match options.link {
         NetLink::VhostUser => {
             let port = vhost_user(options, memory)?;
             let monitor = port.monitor();
-            (Box::new(port) as Box<dyn Device>, Some(monitor))
+            (vec![Box::new(port) as Box<dyn Device>], Some(monitor))
         }
-        NetLink::Tap | NetLink::Pair => (Box::new(tap(options, memory)?) as Box<dyn Device>, None),
+        NetLink::Tap | NetLink::Pair => (tap_queues(options, cores, memory)?, None),
     };
     let line = LineWrappers::open(options.fault, options.pcap.as_deref())?;
     let watch = line.watch();
-    let mut device = line.around(link)?;
+    let mut queues = line.around_all(queues)?;
     let mut dhcp = None;
-    if let Some(config) = dhcp_config {
+    if let Some(config) = dhcp_config
+        && let Some(device) = queues.pop()
+    {
         let server = Dhcp::new(device, config)?;
         dhcp = Some(server.watch());
-        device = Box::new(server);
+        queues.push(Box::new(server));
     }
 
     // The host has a thread.
     user.map(user::become_it).transpose()?;
 
-    let builder = Host::builder().device(device);
-    let builder = with(builder, memory.map(bytes), HostBuilder::memory);
+    let builder = with(Host::builder(), memory.map(bytes), HostBuilder::memory);
     let builder = with(builder, options.payload_pages, HostBuilder::payload_pages);
     let builder = options.addr.iter().fold(builder, HostBuilder::address);
     let gateways = gateways.iter().map(IpAddr::to_string);
-    let host = gateways.fold(builder, HostBuilder::gateway).start()?;
-    let report = Report { host: host.clone(), port, dhcp, line: watch };
+    let hosts = Hosts::start(gateways.fold(builder, HostBuilder::gateway), queues, cores)?;
+    let report = Report { hosts: hosts.clone(), port, dhcp, line: watch };
     let socket = options.socket.as_deref().and_then(SocketFile::new);
     let addresses = ours.iter().map(Cidr::addr).collect();
-    let link = Some(LinkId::FIRST);
+    let links = vec![LinkId::FIRST; cores];
     let waits_because = None;
-    Ok(OpenNetwork { host, addresses, report, link, waits_because, memory, _socket: socket })
+    Ok(OpenNetwork { hosts, addresses, report, links, waits_because, memory, _socket: socket })
 }
 
 /// A builder with a setting, if there is a value for it.
@@ -268,10 +277,34 @@ pub(crate) fn tap_name(options: &NetOptions) -> &str {
     options.tap.as_deref().unwrap_or(TAP_NAME)
 }
 
-pub(crate) fn tap(options: &NetOptions, memory: Option<u64>) -> Result<Tap, Failure> {
+fn tap_builder(options: &NetOptions, memory: Option<u64>) -> TapBuilder {
     let tap = Tap::builder(tap_name(options)).host_addresses(&options.host_addr);
     let tap = with(tap, mtu(options), TapBuilder::mtu);
-    Ok(with(tap, memory.map(bytes), TapBuilder::pool_bytes).open()?)
+    with(tap, memory.map(bytes), TapBuilder::pool_bytes)
+}
+
+/// The queues of the tap: one for each core, or one for all if something is around the device, or an existing tap has
+/// only one.
+fn tap_queues(
+    options: &NetOptions,
+    cores: usize,
+    memory: Option<u64>,
+) -> Result<Vec<Box<dyn Device>>, Failure> {
+    let is_wrapped = options.fault.is_some() || options.pcap.is_some() || options.dhcp.is_some();
+    if cores > 1 && !is_wrapped {
+        let of_each = memory.map(|bytes| bytes / cores as u64);
+        match tap_builder(options, of_each).open_queues(cores) {
+            Ok(queues) => {
+                return Ok(queues
+                    .into_iter()
+                    .map(|tap| Box::new(tap) as Box<dyn Device>)
+                    .collect());
+            }
+            // The error of the next try, if there is one, is that of a tap which is of no use at all.
+            Err(error) => tracing::info!(%error, "the cores share one queue"),
+        }
+    }
+    Ok(vec![Box::new(tap_builder(options, memory).open()?)])
 }
 
 fn vhost_user(options: &NetOptions, memory: Option<u64>) -> Result<VhostUser, Failure> {
@@ -364,6 +397,16 @@ impl LineWrappers {
     /// The watch that counts the faults.
     pub(crate) fn watch(&self) -> Option<FaultWatch> {
         self.fault.as_ref().map(|(_, watch)| watch.clone())
+    }
+
+    /// The only queue of a device with the wrappers around; several as they are, because nothing is to be around them.
+    fn around_all(self, mut queues: Vec<Box<dyn Device>>) -> Result<Vec<Box<dyn Device>>, Failure> {
+        if queues.len() == 1
+            && let Some(queue) = queues.pop()
+        {
+            queues.push(self.around(queue)?);
+        }
+        Ok(queues)
     }
 
     /// The capture is next to the stack, so that it shows what the stack sees.

@@ -1,6 +1,7 @@
 //! The command from end to end, and the rules of the tree that a machine can check.
 
 mod callers;
+mod cores;
 mod demo_and_bench;
 mod guest;
 mod install;

@@ -246,3 +246,52 @@ fn pages_without_end_are_no_answer() {
         assert!(error.contains("no end"), "{error}");
     }
 }
+
+#[test]
+fn a_host_of_several_cores_is_one_with_sums_and_the_counts_of_each_core() {
+    let (left, right) = Pair::new().expect("a pair");
+    let server = Host::builder().device(left).address("10.0.0.1/24").cores(2);
+    let server = server.start().expect("a host");
+    let client = Host::builder().device(right).address("10.0.0.2/24").start().expect("a host");
+    let directory = tempfile::tempdir().expect("a directory");
+    let builder = Builder::new().host("client", &client).cores("server", &server);
+    let control = builder.attach(directory.path().join("c.sock")).expect("a socket");
+    let listener = server.listen("10.0.0.1:80").expect("a port");
+    let open: Vec<_> = (0..20)
+        .map(|_| (client.connect("10.0.0.1:80").expect("a connection"), listener.accept()))
+        .collect();
+
+    let mut asker = Client::connect(directory.path().join("c.sock")).expect("it listens");
+    let info = asker.info().expect("an answer");
+    assert_eq!(info.hosts.len(), 2);
+    assert_eq!(info.hosts[1].addresses, ["10.0.0.1/24"]);
+    let stats = asker.stats().expect("an answer");
+    let [of_client, of_server] = &stats.hosts[..] else { panic!("{stats:?}") };
+    assert!(of_client.cores.is_empty());
+    assert!(!serde_json::to_string(of_client).expect("JSON").contains("cores"));
+    let [first, second] = &of_server.cores[..] else { panic!("{of_server:?}") };
+    assert_eq!((of_server.sockets.connections, of_server.sockets.listeners), (20, 2));
+    let opened = [first, second].map(|core| core.counters["tcp_passive_opens"]);
+    assert!(opened.iter().all(|n| *n > 0), "{opened:?}");
+    assert_eq!(of_server.counters["tcp_passive_opens"], 20);
+    let frames = |of: &pagewire_control::protocol::HostStats| of.links[0].device["tx_frames"];
+    assert_eq!(frames(of_server), frames(first) + frames(second));
+
+    // Each socket once, over pages that end within a core.
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let page = asker.sockets(after, Some(3)).expect("an answer");
+        seen.extend(page.sockets.into_iter().filter(|socket| socket.host == "server"));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 22, "{seen:?}");
+    let of_core = |core| seen.iter().filter(|s| s.core == Some(core)).count() as u64;
+    assert_eq!([of_core(0), of_core(1)], opened.map(|n| n + 1));
+
+    let peer = control.stats().hosts.len();
+    drop((open, listener, server));
+    assert_eq!((peer, control.stats().hosts.len()), (2, 1), "being shown does not keep it");
+}

@@ -155,3 +155,22 @@ fn silent_clients_of_metrics_take_no_place_of_the_control_socket() {
     let mut client = Client::connect(&path).expect("it listens");
     assert_eq!(client.stats().expect("an answer").hosts.len(), 1);
 }
+
+#[test]
+fn a_host_of_several_cores_has_metrics_for_each_of_them_and_none_that_count_twice() {
+    let (left, _right) = Pair::new().expect("a pair");
+    let host = Host::builder().device(left).address("10.0.0.1/24").cores(2);
+    let host = host.start().expect("a host");
+    let _all = host.listen("10.0.0.1:80").expect("a port");
+    let _alone = host.shards()[1].listen("10.0.0.1:81").expect("a port");
+    let metrics = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = metrics.local_addr().expect("an address");
+    let shown = Builder::new().cores("pw0", &host).metrics(metrics);
+    let _control = shown.start().expect("a thread");
+    let all = parse(&scrape(at));
+    assert_eq!(all[r#"pagewire_tcp_listeners{host="pw0",core="0"}"#], 1.0);
+    assert_eq!(all[r#"pagewire_tcp_listeners{host="pw0",core="1"}"#], 2.0);
+    let device = r#"pagewire_device_receive_frames_total{host="pw0",core="1",link="link1"}"#;
+    assert!(all.contains_key(device), "{all:?}");
+    assert!(!all.contains_key(r#"pagewire_tcp_listeners{host="pw0"}"#));
+}

@@ -87,7 +87,7 @@ impl Net {
     /// The shard that packets between these ends belong to; the first if the host has no others.
     pub(crate) fn home(&self, kind: PortKind, tuple: &Tuple) -> usize {
         let is_foreign = || self.routes.is_foreign_host(tuple.local);
-        self.shard.as_ref().map_or(0, |state| state.shard.home(kind, tuple, is_foreign))
+        self.shard.as_ref().map_or(0, |state| state.shard().home(kind, tuple, is_foreign))
     }
 
     /// The other shard that sent the packet which an ICMP error quotes.

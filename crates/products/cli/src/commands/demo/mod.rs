@@ -77,14 +77,14 @@ pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
         let files_of = Server::new(&directory, copy_below, 0);
         let service = Service::new(files_of.map_err(|e| interrupted_or(&stop, &directory, &e))?);
         let address = socket(SERVER, port)?;
-        service.listen(&server, address)?;
+        service.listen(address, |on, options| Ok(vec![server.listen_with(on, options)?]))?;
         let connections = usize::from(options.connections);
         let bar = progress(bytes);
         let outcome =
             fetch_all(&[&server, &client], address, &files, transfer, connections, &bar, &stop);
         bar.finish_and_clear();
         outcomes.push((transfer, outcome?));
-        service.stop(&server);
+        service.stop(std::slice::from_ref(&server));
     }
     print_table(&outcomes);
     if options.stats {

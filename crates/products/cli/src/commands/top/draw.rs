@@ -138,7 +138,10 @@ fn draw_list(
     frame.render_widget(Table::new(rows, widths).block(block), area);
 }
 
-/// Columns of the connections, by which some can be sorted.
+/// The column of cores, which is there only if a host has several.
+const CORE: (&str, Option<Column>, Constraint) = ("Core", None, Constraint::Length(4));
+
+/// The other columns of the connections, by which some can be sorted.
 const COLUMNS: [(&str, Option<Column>, Constraint); 12] = [
     ("Local", None, Constraint::Min(16)),
     ("Peer", Some(Column::Remote), Constraint::Min(18)),
@@ -157,9 +160,12 @@ const COLUMNS: [(&str, Option<Column>, Constraint); 12] = [
 fn draw_sockets(frame: &mut Frame<'_>, area: Rect, model: &Model, state: &mut Choices) {
     let (rows, all) = state.choose(&model.rows);
     let title = title((all, "connections"), state.column.name(), state);
-    let heading = heading(COLUMNS.map(|(name, column, _)| (name, column == Some(state.column))));
+    let has_cores = model.stats.hosts.iter().any(|host| !host.cores.is_empty());
+    let columns = || has_cores.then_some(CORE).into_iter().chain(COLUMNS);
+    let heading = heading(columns().map(|(name, column, _)| (name, column == Some(state.column))));
     let visible = usize::from(area.height);
-    let widths = COLUMNS.map(|(_, _, width)| width);
+    let row = |of: &Row| row(of, has_cores);
+    let widths = columns().map(|(_, _, width)| width);
     let table = Table::new(rows.into_iter().take(visible).map(row), widths)
         .header(heading)
         .block(Block::new().borders(Borders::ALL).title(title));
@@ -177,7 +183,7 @@ fn title((all, what): (usize, &str), column: &str, state: &Choices) -> String {
 }
 
 /// The heading of a table: names of columns, and whether the order is by that column.
-fn heading<const N: usize>(columns: [(&'static str, bool); N]) -> TableRow<'static> {
+fn heading(columns: impl IntoIterator<Item = (&'static str, bool)>) -> TableRow<'static> {
     let cell = |(name, is_order)| {
         let style = match is_order {
             true => Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
@@ -185,7 +191,7 @@ fn heading<const N: usize>(columns: [(&'static str, bool); N]) -> TableRow<'stat
         };
         Cell::from(name).style(style)
     };
-    TableRow::new(columns.map(cell))
+    TableRow::new(columns.into_iter().map(cell))
 }
 
 /// Columns of the flows, by which some can be sorted.
@@ -266,10 +272,12 @@ fn draw_refusals(frame: &mut Frame<'_>, area: Rect, gateway: &Gateway) {
     frame.render_widget(Table::new(rows, widths).block(block), area);
 }
 
-fn row(row: &Row) -> TableRow<'static> {
+/// The cells of a connection; the first is its core, if there is a column for that.
+fn row(row: &Row, has_cores: bool) -> TableRow<'static> {
     let socket = &row.socket;
     let cwnd = socket.tcp.as_ref().map_or(0, |tcp| tcp.cwnd_segments);
-    TableRow::new([
+    let core = socket.core.map_or_else(|| "-".to_owned(), |core| core.to_string());
+    let cells = [
         socket.local.to_string(),
         row.remote(),
         state_name(&socket.state).to_owned(),
@@ -282,7 +290,8 @@ fn row(row: &Row) -> TableRow<'static> {
         scaled(row.sent),
         row.copied().map_or_else(|| "-".to_owned(), |n| scaled(n as f64)),
         row.age().to_string(),
-    ])
+    ];
+    TableRow::new(has_cores.then_some(core).into_iter().chain(cells))
 }
 
 fn draw_foot(frame: &mut Frame<'_>, area: Rect, state: &Choices) {
@@ -309,7 +318,8 @@ s          sort by the next column: sent, received, queues,
            out, in, age, name
 r          reverse the order
 /          filter: words that must all be in the addresses,
-           the names, the state, the link or the host
+           the names, the state, the link, the host, or the core
+           (core0)
 f          flows of a gateway's guests, or connections
 p          pause
 arrows, j, k, Page Up, Page Down, Home   scroll
@@ -321,7 +331,7 @@ for a connection, where that is counted.
 device_ and socket_ copies are made by the kernel.";
 
 fn draw_help(frame: &mut Frame<'_>) {
-    let (width, height) = (62, 18);
+    let (width, height) = (62, 19);
     let area = frame.area();
     let place = Rect {
         x: area.x + area.width.saturating_sub(width) / 2,
@@ -336,7 +346,7 @@ fn draw_help(frame: &mut Frame<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use pagewire_control::protocol::{Info, Refusal, Refusals, SocketCounts};
+    use pagewire_control::protocol::{HostStats, Info, Refusal, Refusals, SocketCounts};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -418,6 +428,19 @@ mod tests {
         let first = text.find(":40000").expect("it is there");
         assert!(first < text.find(":50000").expect("it is there"), "{text}");
         assert!(text.contains('█'), "a plot:\n{text}");
+    }
+
+    #[test]
+    fn connections_have_a_column_of_cores_where_a_host_has_several() {
+        let mut model = model();
+        let text = screen_of(&model, (120, 30), &mut Choices::default());
+        assert!(!text.contains("Core"), "{text}");
+        model.stats.hosts[0].cores = vec![HostStats::default(); 2];
+        model.rows[1].socket.core = Some(1);
+        let mut state = Choices { filter: "core1".to_owned(), ..Choices::default() };
+        let text = screen_of(&model, (130, 30), &mut state);
+        assert!(text.contains("Core Local") && text.contains("1    10.77.0.2:80"), "{text}");
+        assert!(!text.contains(":40000"), "{text}");
     }
 
     #[test]

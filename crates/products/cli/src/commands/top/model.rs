@@ -270,6 +270,7 @@ pub(super) mod tests {
             local: "10.77.0.2:80".parse().unwrap(),
             remote: Some(([10, 77, 0, 1], port).into()),
             link: None,
+            core: None,
             receive_queue: 0,
             send_queue: 0,
             dropped: 0,

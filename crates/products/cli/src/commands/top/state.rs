@@ -226,17 +226,18 @@ impl Choices {
     }
 }
 
-/// What a filter finds of a connection: parts of addresses, a state, a link, a host.
+/// What a filter finds of a connection: parts of addresses, a state, a link, a host, a core.
 fn socket_text(row: &Row) -> String {
     let socket = &row.socket;
     format!(
-        "{} {} {} {} {} {}",
+        "{} {} {} {} {} {} {}",
         socket.local,
         row.remote(),
         socket.state,
         crate::commands::ss::state_name(&socket.state),
         socket.host,
-        socket.link.as_deref().unwrap_or_default()
+        socket.link.as_deref().unwrap_or_default(),
+        socket.core.map(|core| format!("core{core}")).unwrap_or_default()
     )
 }
 

@@ -1,6 +1,7 @@
-//! [`Service`]: a file server on a host, with a thread that accepts for each address, and one for each
+//! [`Service`]: a file server on a host, with a thread that accepts for each address on each core, and one for each
 //! connection. `serve` and `demo` start it.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,22 +35,27 @@ impl Service {
         }
     }
 
-    /// Listens, and serves connections, on threads of their own.
-    pub(crate) fn listen(&self, host: &Host, on: SocketAddr) -> Result<(), Failure> {
-        let failed = |e: std::io::Error| {
+    /// Serves the connections of an address, on threads of their own. `listen` gives the listener of each core there.
+    pub(crate) fn listen(
+        &self,
+        on: SocketAddr,
+        listen: impl FnOnce(SocketAddr, &BindOptions) -> io::Result<Vec<TcpListener>>,
+    ) -> Result<(), Failure> {
+        let failed = |e: io::Error| {
             let hint = match e.kind() {
-                std::io::ErrorKind::AddrInUse => "; choose another with --port",
+                io::ErrorKind::AddrInUse => "; choose another with --port",
                 _ => "",
             };
             Failure::because(format!("listening on {on}"), reason(&e) + hint)
         };
         self.permits.report_crowded(&self.server.crowded);
-        let listener =
-            host.listen_with(on, &BindOptions::new().backlog(BACKLOG)).map_err(failed)?;
-        listener.set_zerocopy(self.zerocopy).map_err(failed)?;
-        let service = self.clone();
-        let thread = std::thread::Builder::new().name("accept".into()).stack_size(THREAD_STACK);
-        thread.spawn(move || service.accept(&listener)).map_err(failed)?;
+        let options = BindOptions::new().backlog(BACKLOG);
+        for listener in listen(on, &options).map_err(failed)? {
+            listener.set_zerocopy(self.zerocopy).map_err(failed)?;
+            let service = self.clone();
+            let thread = std::thread::Builder::new().name("accept".into()).stack_size(THREAD_STACK);
+            thread.spawn(move || service.accept(&listener)).map_err(failed)?;
+        }
         Ok(())
     }
 
@@ -90,16 +96,17 @@ impl Service {
         }
     }
 
-    /// Takes no more requests, and lets running responses finish for a while.
-    pub(crate) fn stop(&self, host: &Host) {
+    /// Takes no more requests, and lets running responses finish for a while. `hosts` are those of each core.
+    pub(crate) fn stop(&self, hosts: &[Host]) {
         self.server.stopping.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + SHUTDOWN_TIME;
         while !self.permits.is_empty() && Instant::now() < deadline {
             std::thread::park_timeout(Duration::from_millis(5));
         }
-        host.drain(
-            deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(50)),
-        );
+        let deadline = deadline.max(Instant::now() + Duration::from_millis(50));
+        for host in hosts {
+            host.drain(deadline.saturating_duration_since(Instant::now()));
+        }
     }
 }
 
@@ -129,7 +136,9 @@ mod tests {
         // Over either, the client is another.
         let ends = ["10.0.0.1:80", "[fd77::1]:80"];
         for on in ends {
-            service.listen(&server, on.parse().expect("an address")).expect("it listens");
+            let on = on.parse().expect("an address");
+            let listen = |on, options: &BindOptions| Ok(vec![server.listen_with(on, options)?]);
+            service.listen(on, listen).expect("it listens");
         }
         let ask = |to: &str| {
             let mut stream = clients.connect(to).expect("a connection");
