@@ -684,6 +684,7 @@ fn a_queue_that_is_lost_is_lost_for_all_shards() {
     for shard in server.shards() {
         shard.failed().wait().expect("a thread of the program");
     }
+}
 
 #[test]
 fn a_proxy_on_each_shard_forwards_the_connections_of_that_shard_by_itself() {

@@ -107,7 +107,7 @@ struct Proxies(Arc<[Proxy]>);
 
 impl Proxies {
     fn new(hosts: &net::Hosts, config: &ForwardConfig) -> Self {
-        Self(hosts.shards().iter().map(|shard| Proxy::new(shard, config.clone())).collect())
+        Self(hosts.shards().iter().map(|shard| Proxy::new(shard, *config)).collect())
     }
 
     /// Forwards the connections of the listener of each core. Returns the address at which all listen.

@@ -102,7 +102,7 @@ impl Strays {
     fn draw(&mut self) -> bool {
         // Knuth's generator: its high bits are as good as any.
         self.drawn = self.drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.drawn >> 33) % 100 < self.percent.into()
+        (self.drawn >> 33) % 100 < u64::from(self.percent)
     }
 }
 

@@ -214,9 +214,12 @@ impl Load for Connections {
     }
 }
 
+/// The data of a bulk connection, without end.
+type BulkFeed = Feed<Box<dyn Iterator<Item = Frag>>>;
+
 /// Bulk data by reference, which the server drops.
 struct Bulk {
-    feeds: Vec<(Feed<Box<dyn Iterator<Item = Frag>>>, TcpStream)>,
+    feeds: Vec<(BulkFeed, TcpStream)>,
     servers: Vec<TcpStream>,
     frags: Vec<Frag>,
 }
