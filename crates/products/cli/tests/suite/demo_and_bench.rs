@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::mem::discriminant;
 use std::process::{Command, Stdio};
 
-use pagewire_testkit::{Need, can};
+use pagewire_testkit::{Need, can, skip};
 use serde_json::Value;
 
 use crate::lab::{PAGEWIRE, pagewire, text};
@@ -359,7 +359,7 @@ fn bench_sim_prints_every_engine_and_repeats_its_digest() {
 #[test]
 fn bench_cores_prints_one_core_and_two_beside_plain_hosts_and_only_strays_are_passed_on() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        return eprintln!("SKIPPED: two cores need two processors");
+        return skip("two cores need two processors");
     }
     let lines = bench(&["cores", "--seconds", "0.05", "--strays", "50", "--connections", "8"]);
     let who = |line: &Row| {

@@ -214,7 +214,7 @@ impl Load for Connections {
     }
 }
 
-/// The data of a bulk connection, without end.
+/// Bulk data, in pieces by reference.
 type BulkFeed = Feed<Box<dyn Iterator<Item = Frag>>>;
 
 /// Bulk data by reference, which the server drops.

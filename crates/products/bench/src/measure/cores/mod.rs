@@ -196,7 +196,7 @@ impl Measurement for CoresBench {
             of.spread(|sample| sum(sample, |core| core.strays as f64) / of.case.work.units(sample))
         })
         .plain("Packets passed on", "for each, or for each MiB"),
-        F::value("stray_ns", |of| of.stray_ns()),
+        F::value("stray_ns", |of| of.stray_ns()).lower("CPU time of a stray", "ns"),
         F::value("connections", |of| {
             (of.case.work != CoresWork::Bulk).then(|| of.bench.options.connections.into())
         }),
