@@ -10,6 +10,7 @@ use pagewire_device::{Device, DeviceError};
 use pagewire_mem::{Instant, PacketBuf, PoolAudit};
 use pagewire_stack::LinkId;
 
+use crate::group::link_bit;
 use crate::stats::LinkStats;
 
 /// Frames taken from a device at once: enough to share the cost of a turn, few enough that
@@ -138,10 +139,7 @@ impl Devices {
 
     /// Marks links as lost, a bit for each; returns the last that was not.
     pub(crate) fn lose(&mut self, lost: u64) -> Option<LinkId> {
-        let is_lost = |link: &&mut LinkDevice| {
-            let bit = 1u64.checked_shl(link.id.index() as u32).unwrap_or(0);
-            !link.lost && lost & bit != 0
-        };
+        let is_lost = |link: &&mut LinkDevice| !link.lost && lost & link_bit(link.id) != 0;
         let mut last = None;
         for link in self.all.iter_mut().filter(is_lost) {
             link.error

@@ -61,8 +61,8 @@ pub enum StartError {
         /// The cores of the host.
         cores: usize,
     },
-    /// A link was to be added to a host of several cores that runs.
-    #[error("the links of a host of several cores are those of its start: use `HostBuilder::link`")]
+    /// A link was to be added to one of a host's several cores.
+    #[error("a link belongs to all cores of a host: use `Cores::add_link`")]
     LinkOfCores,
     /// A setting that new connections cannot begin with; the text names it.
     #[error("{0} is no setting of new connections: set it on each connection or listener")]

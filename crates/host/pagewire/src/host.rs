@@ -12,7 +12,7 @@ use std::time::Duration;
 use pagewire_device::Device;
 use pagewire_mem::{Deferral, Instant};
 use pagewire_sockets::{BindOptions, ConnectOptions, ToSocketAddrs};
-use pagewire_stack::{Cidr, Error, Event, LinkId, SocketCounts, SocketPage, Stack};
+use pagewire_stack::{Cidr, Error, Event, LinkConfig, LinkId, SocketCounts, SocketPage, Stack};
 
 use crate::driver;
 use crate::error::StartError;
@@ -272,16 +272,26 @@ impl Host {
     ///
     /// # Errors
     /// As [`HostBuilder::start`](crate::HostBuilder::start); nothing has changed then.
-    /// [`StartError::LinkOfCores`] on a host of several cores, whose links are those of its start.
+    /// [`StartError::LinkOfCores`] on a host of several cores: see [`Cores::add_link`](crate::Cores::add_link).
     pub fn add_link(&self, mut link: Link) -> Result<LinkId, StartError> {
-        let (shared, config) = (self.shared(), link.config()?);
-        if shared.member.is_some() {
+        let config = link.config()?;
+        if self.shared().member.is_some() {
             return Err(StartError::LinkOfCores);
         }
+        self.add_link_here(link.device, &config)
+    }
+
+    /// Adds a link to this shard.
+    pub(crate) fn add_link_here(
+        &self,
+        device: Box<dyn Device>,
+        config: &LinkConfig,
+    ) -> Result<LinkId, StartError> {
+        let shared = self.shared();
         // A device that is refused is dropped without the lock: its drop may call the host.
-        let mut device = Some(link.device);
+        let mut device = Some(device);
         let id = shared.modify(|inner, now| {
-            let id = inner.stack.add_link(now, &config)?;
+            let id = inner.stack.add_link(now, config)?;
             if let Err(error) = inner.devices.add(id, &mut device) {
                 inner.stack.remove_link(id);
                 return Err(StartError::from(error));
@@ -294,12 +304,18 @@ impl Host {
     }
 
     /// Removes a link with its addresses and routes; returns its device, or `None` if it was
-    /// removed before, or the host has several cores. Connections from its addresses end as if the peer did not answer.
+    /// removed before, or the host has several cores ([`Cores::remove_link`](crate::Cores::remove_link)). Connections
+    /// from its addresses end as if the peer did not answer.
     pub fn remove_link(&self, link: LinkId) -> Option<Box<dyn Device>> {
-        let shared = self.shared();
-        if shared.member.is_some() {
+        if self.shared().member.is_some() {
             return None;
         }
+        self.remove_link_here(link)
+    }
+
+    /// Removes a link of this shard.
+    pub(crate) fn remove_link_here(&self, link: LinkId) -> Option<Box<dyn Device>> {
+        let shared = self.shared();
         let device = shared.modify(|inner, _| {
             inner.stack.remove_link(link);
             inner.note_down();

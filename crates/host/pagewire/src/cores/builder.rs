@@ -129,8 +129,8 @@ fn give_up(shards: &[Arc<Shared>]) {
     shards.iter().for_each(|shard| shard.reset_all());
 }
 
-/// A device for each of `count` shards: each queue is for one of them, or shared by several.
-fn spread(
+/// A device for each of `count` shards, in their order: each queue is for one of them, or shared by several.
+pub(super) fn spread(
     queues: Vec<Box<dyn Device>>,
     count: usize,
 ) -> Result<impl Iterator<Item = Box<dyn Device>>, StartError> {

@@ -1,6 +1,7 @@
 //! Hosts of several cores ([`Cores`]): the same addresses on several stacks.
 
 mod builder;
+mod links;
 mod listener;
 mod stats;
 mod udp;

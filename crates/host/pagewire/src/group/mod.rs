@@ -103,16 +103,26 @@ impl Member {
 
     /// Loses a link of all shards, each in its next turn.
     pub(crate) fn lose(&self, link: LinkId) {
-        let bit = 1u64.checked_shl(link.index() as u32).unwrap_or(0);
+        let bit = link_bit(link);
         if self.group.lost.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
             self.others().for_each(|shard| shard.wake_driver());
         }
+    }
+
+    /// A link that is removed is not lost any more.
+    pub(crate) fn forget_lost(&self, link: LinkId) {
+        self.group.lost.fetch_and(!link_bit(link), Ordering::AcqRel);
     }
 
     /// The links that are lost, a bit for each.
     pub(crate) fn lost(&self) -> u64 {
         self.group.lost.load(Ordering::Acquire)
     }
+}
+
+/// The bit of a link; none for a link beyond the first 64.
+pub(crate) fn link_bit(link: LinkId) -> u64 {
+    u32::try_from(link.index()).ok().and_then(|index| 1u64.checked_shl(index)).unwrap_or(0)
 }
 
 impl Shared {

@@ -665,14 +665,33 @@ fn code_under_the_lock_of_one_shard_calls_no_other_but_may_drop_its_sockets() {
 }
 
 #[test]
-fn the_links_of_a_host_of_several_cores_are_those_of_its_start() {
-    let world = World::new(2);
+fn a_link_is_added_to_all_cores_and_removed_from_all_and_may_come_again() {
+    let (left, right) = pair();
+    let server = Host::builder().device(left).address("10.0.0.1/24").cores(3);
+    let server = server.start().expect("server");
+    let shard = &server.shards()[1];
     let (device, _far) = pair();
-    let shard = &world.server.shards()[0];
-    let link = Link::new(device).address("10.1.0.1/24");
-    assert!(matches!(shard.add_link(link), Err(StartError::LinkOfCores)));
-    assert!(shard.remove_link(shard.links()[0]).is_none());
-    assert_eq!(shard.links().len(), 1);
+    let refused = shard.add_link(Link::new(device).address("10.1.0.1/24"));
+    assert!(matches!(refused, Err(StartError::LinkOfCores)));
+    assert!(shard.remove_link(shard.links()[0]).is_none(), "of one core");
+    // Other cores still have sockets when the device is gone.
+    let listener = server.listen("0.0.0.0:80").expect("listener");
+    drop(right);
+    let is_lost = |shard: &Host| shard.failed().wait().expect("a thread of the program");
+    for round in 0..3 {
+        server.shards().iter().map(is_lost).for_each(drop);
+        assert!(server.remove_link(server.shards()[0].links()[0]));
+        let (left, right) = pair();
+        server.add_link([left], |link| link.address("10.0.0.1/24")).expect("link");
+        let client = Host::builder().device(right).address("10.0.0.2/24").start().expect("client");
+        for _ in 0..20 {
+            let near = client.connect(SERVER).expect("connect");
+            let (_far, peer) = listener.accept().expect("accept");
+            assert_eq!(peer, near.local_addr().expect("address"), "round {round}");
+        }
+    }
+    let nothing = server.add_link([] as [PairEnd; 0], |link| link);
+    assert!(matches!(nothing, Err(StartError::NoDevice)));
 }
 
 #[test]

@@ -5,7 +5,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use pagewire::device::SharedDevice;
 use pagewire::{
     BindOptions, ConnectOptions, Cores, Device, Host, HostBuilder, Link, LinkId, StartError,
     TcpListener, TcpStream,
@@ -78,38 +77,27 @@ impl Hosts {
         };
     }
 
-    /// Removes a link of each core.
-    pub(super) fn remove_links(&self, links: &[LinkId]) {
-        for (shard, link) in self.shards().iter().zip(links) {
-            drop(shard.remove_link(*link));
+    /// Removes a link.
+    pub(super) fn remove_link(&self, link: LinkId) {
+        match self {
+            Self::One(host) => drop(host.remove_link(link)),
+            Self::Several(cores) => drop(cores.remove_link(link)),
         }
     }
 
-    /// Adds a link to each core, on these queues of one device; `with_addresses` gives each link its settings.
-    pub(super) fn add_links(
+    /// Adds a link on these queues of one device; `with_addresses` gives the link its settings.
+    pub(super) fn add_link(
         &self,
         mut queues: Vec<Box<dyn Device>>,
         with_addresses: impl Fn(Link) -> Link,
-    ) -> Result<Vec<LinkId>, Failure> {
-        let shards = self.shards();
-        if queues.len() == 1
-            && shards.len() > 1
-            && let Some(queue) = queues.pop()
-        {
-            let ends = SharedDevice::split(queue, shards.len()).map_err(StartError::from)?;
-            queues.extend(ends.into_iter().map(|end| Box::new(end) as Box<dyn Device>));
-        }
-        let mut added = Vec::new();
-        for (shard, queue) in shards.iter().zip(queues) {
-            match shard.add_link(with_addresses(Link::new(queue))) {
-                Ok(link) => added.push(link),
-                Err(error) => {
-                    self.remove_links(&added);
-                    return Err(error.into());
-                }
+    ) -> Result<LinkId, Failure> {
+        match self {
+            Self::Several(cores) => Ok(cores.add_link(queues, with_addresses)?),
+            Self::One(host) => {
+                let device = queues.pop().ok_or(StartError::NoDevice)?;
+                Ok(host.add_link(with_addresses(Link::new(device)))?)
             }
         }
-        Ok(added)
     }
 
     /// Shows the host by a control socket, under this name.

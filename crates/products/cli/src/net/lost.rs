@@ -30,18 +30,18 @@ impl OpenNetwork {
             };
             return Err(Failure::Failed(why + hint));
         }
-        if !self.links.is_empty() {
+        if let Some(link) = self.link.take() {
             crate::failure::complain!("pagewire: {why}; waiting for {name}");
-            self.hosts.remove_links(&std::mem::take(&mut self.links));
+            self.hosts.remove_link(link);
         }
         // Tried again: the device may exist before its queues.
         if !exists(name) {
             return Ok(());
         }
-        match self.links_again(options) {
-            Ok(links) => {
+        match self.link_again(options) {
+            Ok(link) => {
                 crate::failure::complain!("pagewire: {name} is back");
-                (self.links, self.waits_because) = (links, None);
+                (self.link, self.waits_because) = (Some(link), None);
             }
             Err(Failure::Failed(why) | Failure::Usage(why) | Failure::Interrupted(why)) => {
                 self.wait_on(name, why);
@@ -50,11 +50,11 @@ impl OpenNetwork {
         Ok(())
     }
 
-    /// Makes the present device the host's link, on each core.
-    fn links_again(&self, options: &NetOptions) -> Result<Vec<LinkId>, Failure> {
+    /// Makes the present device the host's link.
+    fn link_again(&self, options: &NetOptions) -> Result<LinkId, Failure> {
         let queues = net::tap_queues(options, self.hosts.shards().len(), self.memory)?;
         let queues = self.report.wrappers_again(options.fault).around_all(queues)?;
-        self.hosts.add_links(queues, |link| {
+        self.hosts.add_link(queues, |link| {
             let link = options.addr.iter().fold(link, Link::address);
             options.gateway.iter().fold(link, Link::gateway)
         })

@@ -41,8 +41,8 @@ pub(crate) struct OpenNetwork {
     pub(crate) addresses: Vec<IpAddr>,
     /// The counters that `--stats` prints.
     pub(crate) report: Report,
-    /// The link of the device, on each core; none while there is no device.
-    links: Vec<LinkId>,
+    /// The link of the device; none while there is no device.
+    link: Option<LinkId>,
     /// The last reported reason why there is none although there is a device.
     waits_because: Option<String>,
     /// Bytes of memory that the device receives into.
@@ -248,9 +248,9 @@ pub(crate) fn open(
     let report = Report { hosts: hosts.clone(), port, dhcp, line: watch };
     let socket = options.socket.as_deref().and_then(SocketFile::new);
     let addresses = ours.iter().map(Cidr::addr).collect();
-    let links = vec![LinkId::FIRST; cores];
+    let link = Some(LinkId::FIRST);
     let waits_because = None;
-    Ok(OpenNetwork { hosts, addresses, report, links, waits_because, memory, _socket: socket })
+    Ok(OpenNetwork { hosts, addresses, report, link, waits_because, memory, _socket: socket })
 }
 
 /// A builder with a setting, if there is a value for it.
