@@ -16,11 +16,11 @@ use crate::devices::Devices;
 use crate::driver;
 use crate::error::{StartError, parse_all};
 use crate::exit;
-use crate::group::Member;
 use crate::host::Host;
 use crate::host::Resolver;
 use crate::link::{self, IntoCidr, Link};
 use crate::shared::Shared;
+use crate::shared::group::Member;
 use crate::shared::shutdown::SHUTDOWN_LIMIT;
 use crate::spin::DEFAULT_SPIN;
 

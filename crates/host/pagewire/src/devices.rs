@@ -10,7 +10,6 @@ use pagewire_device::{Device, DeviceError};
 use pagewire_mem::{Instant, PacketBuf, PoolAudit};
 use pagewire_stack::LinkId;
 
-use crate::group::link_bit;
 use crate::stats::LinkStats;
 
 /// Frames taken from a device at once: enough to share the cost of a turn, few enough that
@@ -59,6 +58,11 @@ pub(crate) struct LinkDevice {
 /// The number of failures in a row after which a device counts as gone for good, although it does not report
 /// that.
 const MOST_FAILURES: u32 = 1000;
+
+/// The bit of a link; none for a link beyond the first 64.
+pub(crate) fn link_bit(link: LinkId) -> u64 {
+    u32::try_from(link.index()).ok().and_then(|index| 1u64.checked_shl(index)).unwrap_or(0)
+}
 
 impl Devices {
     pub(crate) fn new() -> Self {

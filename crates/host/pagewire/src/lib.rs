@@ -169,7 +169,6 @@ mod driver;
 mod error;
 mod event_fd;
 mod exit;
-mod group;
 mod host;
 mod link;
 mod names;

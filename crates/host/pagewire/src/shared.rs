@@ -13,6 +13,7 @@
 //! microseconds; the driver only checks from time to time that the thread still does. A thread that has its
 //! answer while another one has just gone to sleep ends `Deferred`, too.
 
+pub(crate) mod group;
 pub(crate) mod locked;
 pub(crate) mod shutdown;
 
@@ -30,7 +31,6 @@ use pagewire_stack::{Error, Event, SocketId, Stack};
 use crate::contain::Panics;
 use crate::devices::Devices;
 use crate::error::NetworkDown;
-use crate::group::{Exchange, Member};
 use crate::reentrancy;
 #[cfg(feature = "rings")]
 use crate::rings::serve::AttachedEngines;
@@ -38,6 +38,7 @@ use crate::service::AttachedService;
 use crate::spin::Spin;
 use crate::waiters::{EndWatchers, HostWaiters};
 
+use group::{Exchange, Member};
 use locked::Locked;
 use shutdown::{SHUTDOWN_LIMIT, ShutdownProgress, ShutdownRequest};
 

@@ -12,9 +12,9 @@ use crate::HostBuilder;
 use crate::driver;
 use crate::error::StartError;
 use crate::exit;
-use crate::group::Group;
 use crate::host::Host;
 use crate::shared::Shared;
+use crate::shared::group::Group;
 
 /// Settings of a new host of several cores: [`HostBuilder::cores`].
 #[must_use]

@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use pagewire_stack::LinkId;
 
+use crate::devices::link_bit;
 use crate::shared::{DriverWaker, Shared, next_id};
 
 pub(crate) use exchange::Exchange;
@@ -118,11 +119,6 @@ impl Member {
     pub(crate) fn lost(&self) -> u64 {
         self.group.lost.load(Ordering::Acquire)
     }
-}
-
-/// The bit of a link; none for a link beyond the first 64.
-pub(crate) fn link_bit(link: LinkId) -> u64 {
-    u32::try_from(link.index()).ok().and_then(|index| 1u64.checked_shl(index)).unwrap_or(0)
 }
 
 impl Shared {
