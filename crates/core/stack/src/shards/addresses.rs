@@ -4,22 +4,23 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::net::LinkIndex;
+/// The number of a link in each shard of the host: all shards have the same links.
+pub(super) type LinkNumber = u8;
 
 /// The shards that each address on a link concerns, a bit for each. A lock that few calls take: only where a neighbour
 /// of a link that answers for other hosts comes or goes, or where somebody asks for one. A tree, because peers choose
 /// the keys.
 #[derive(Default)]
-pub(super) struct AddressTable(Mutex<BTreeMap<(LinkIndex, IpAddr), u32>>);
+pub(super) struct AddressTable(Mutex<BTreeMap<(LinkNumber, IpAddr), u32>>);
 
 impl AddressTable {
     /// Adds a shard to an address.
-    pub(super) fn add(&self, link: LinkIndex, addr: IpAddr, shard: u32) {
+    pub(super) fn add(&self, link: LinkNumber, addr: IpAddr, shard: u32) {
         *self.lock().entry((link, addr)).or_default() |= shard;
     }
 
     /// Removes a shard from an address.
-    pub(super) fn remove(&self, link: LinkIndex, addr: IpAddr, shard: u32) {
+    pub(super) fn remove(&self, link: LinkNumber, addr: IpAddr, shard: u32) {
         let mut table = self.lock();
         if let Some(found) = table.get_mut(&(link, addr)) {
             *found &= !shard;
@@ -30,7 +31,7 @@ impl AddressTable {
     }
 
     /// Removes a shard from all addresses of a link.
-    pub(super) fn clear(&self, link: LinkIndex, shard: u32) {
+    pub(super) fn clear(&self, link: LinkNumber, shard: u32) {
         self.lock().retain(|key, found| {
             if key.0 == link {
                 *found &= !shard;
@@ -40,11 +41,11 @@ impl AddressTable {
     }
 
     /// The shards of an address.
-    pub(super) fn get(&self, link: LinkIndex, addr: IpAddr) -> u32 {
+    pub(super) fn get(&self, link: LinkNumber, addr: IpAddr) -> u32 {
         self.lock().get(&(link, addr)).copied().unwrap_or(0)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(LinkIndex, IpAddr), u32>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(LinkNumber, IpAddr), u32>> {
         // No call leaves the table half done.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -41,10 +41,9 @@ use siphasher::sip::SipHasher13;
 
 use crate::error::StackError;
 use crate::limits::MAX_SHARDS;
-use crate::net::LinkIndex;
 use crate::random::derive;
 use crate::sockets::tuple::Tuple;
-use addresses::AddressTable;
+use addresses::{AddressTable, LinkNumber};
 use ports::{EVERY_PORT, PORTS, PortOwner, PortOwners};
 pub(crate) use ports::{PortClaim, ShardPorts};
 
@@ -92,7 +91,7 @@ impl Drop for ShardPlace {
 /// The neighbours on one link that shards of a host know.
 pub(crate) struct SharedNeighbors {
     shard: Shard,
-    link: LinkIndex,
+    link: LinkNumber,
 }
 
 impl SharedNeighbors {
@@ -215,7 +214,7 @@ impl Shard {
     }
 
     /// The neighbours on a link that this shard knows, and those that others do.
-    pub(crate) fn neighbors_on(&self, link: LinkIndex) -> SharedNeighbors {
+    pub(crate) fn neighbors_on(&self, link: LinkNumber) -> SharedNeighbors {
         SharedNeighbors { shard: self.clone(), link }
     }
 
