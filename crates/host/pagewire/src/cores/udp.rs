@@ -12,7 +12,7 @@ use pagewire_sockets::{Blocking, ToSocketAddrs};
 use crate::reentrancy::thread_number;
 use crate::{UdpSocket, net};
 
-/// A datagram socket on every shard of a host: [`Cores::udp`](crate::Cores::bind_udp). Clones are the same
+/// A datagram socket on every shard of a host: [`Cores::udp`](crate::Cores::udp). Clones are the same
 /// socket. The datagrams of a peer to one address come to one shard.
 #[derive(Clone, Debug)]
 pub struct CoresUdp {
