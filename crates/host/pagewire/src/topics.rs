@@ -110,9 +110,9 @@ pub mod services {
     pub use pagewire_mem::Instant;
     pub use pagewire_stack::{
         Answer, BindOptions as SocketBind, Cancel, ConnectOptions as TcpConnect,
-        Datagram as OneDatagram, DatagramKind, Error, Event, Flow, Lend, ListenOptions, Listener,
-        ListenerId, Message, Parts, Readiness, RecvFlags, RequestId, SendFlags, SocketId, Stack,
-        StackError, SynEvent, SynRequest, Tcp, TcpId, Udp, UdpId, UdpMessage, Unreachable,
+        Datagram as OneDatagram, DatagramKind, Error, Event, EveryPort, Flow, Lend, ListenOptions,
+        Listener, ListenerId, Message, Parts, Readiness, RecvFlags, RequestId, SendFlags, SocketId,
+        Stack, StackError, SynEvent, SynRequest, Tcp, TcpId, Udp, UdpId, UdpMessage, Unreachable,
     };
 
     pub use crate::service::{HostWaker, Service};

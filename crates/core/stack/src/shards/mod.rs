@@ -16,6 +16,8 @@
 //!   ends chooses the home: for listeners and datagram sockets that every shard has, and for connections from ports
 //!   that [`Stack::connect`](crate::Stack::connect) drew so that they hash to its own shard. A TCP segment is looked up
 //!   among the shard's connections first, so a segment of a connection costs nothing more at home.
+//! - **Datagrams to every port**: where all shards have sockets for every port, the hash is of the sender's end alone. One
+//!   shard has all datagrams of a sender, whomever they are for, as an address translator needs them.
 //! - **ICMP errors** go to the home of the packet that they quote. That a datagram from a port of all shards was too
 //!   long for its path is told to all: any of them may have sent the datagram.
 //! - **Fragments** of a datagram are put together by one shard. A hash of addresses and identification chooses it.
@@ -209,6 +211,9 @@ impl Shard {
                 index
             }
             (PortOwner::Nobody | PortOwner::Shard { .. }, PortOwner::Shard { index, .. }) => index,
+            (_, PortOwner::Everybody) if kind != PortKind::Tcp => {
+                self.by_hash_of(&tuple.remote_addr())
+            }
             _ => self.by_hash(tuple),
         }
     }

@@ -18,7 +18,7 @@ use pagewire_tcp::{ChallengeLimit, MemoryAccount, Shared};
 use crate::config::{PoolMemory, StackConfig};
 use crate::limits::LOOPBACKS_PER_POLL;
 use crate::net::{
-    Inbound, InputResult, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, Stray, protocol,
+    Flow, Inbound, InputResult, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, Stray, protocol,
 };
 use crate::random::derive;
 use crate::shards::PortKind;
@@ -166,6 +166,12 @@ impl Stack {
     #[inline]
     pub fn poll_stray(&mut self) -> Option<(usize, Stray)> {
         self.cx.net.poll_stray()
+    }
+
+    /// The number of the shard that has the packets of this flow, whose destination is on this side; 0 of a host that has
+    /// no other shards. A flow for which no socket is bound may belong to another shard later.
+    pub fn home_of(&self, flow: &Flow) -> usize {
+        self.cx.net.home_of(flow)
     }
 
     /// Processes a packet that another shard has passed on.

@@ -354,12 +354,13 @@ fn a_gateway_of_several_shards_takes_flows_to_every_port_by_hash() {
         assert_eq!(w.hosts[1][shard].listen_every(LinkId::FIRST), Err(Error::AddressInUse));
         assert!(w.hosts[1][shard].connect(w.now, addr("10.0.0.1:7"), None).is_ok(), "{shard}");
     }
-    let datagrams = w.hosts[0][0].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     let mut clients = Vec::new();
     for port in 0..FLOWS {
         let to = SocketAddr::new("192.0.2.1".parse().unwrap(), 1000 + port);
         clients.push(w.hosts[0][0].connect(w.now, to, None).unwrap());
-        w.hosts[0][0].send_to(w.now, datagrams, b"hello", Some(to)).unwrap();
+        let any = addr("0.0.0.0:0");
+        let sender = w.hosts[0][0].bind_udp(any, BindOptions::default()).unwrap();
+        w.hosts[0][0].send_to(w.now, sender, b"hello", Some(to)).unwrap();
     }
     w.run(Duration::from_millis(10));
     let (mut requests, mut received) = ([0; 3], [0; 3]);
@@ -387,6 +388,28 @@ fn a_gateway_of_several_shards_takes_flows_to_every_port_by_hash() {
         let is_its = |client: &&TcpId| w.hosts[0][0].local_addr(**client).unwrap() == peer;
         let client = *clients.iter().find(is_its).unwrap();
         w.transfer((0, 0, client), (1, shard, server), &pattern(5_000));
+    }
+}
+
+#[test]
+fn a_gateway_of_several_shards_has_all_datagrams_of_a_sender_on_one() {
+    let mut w = World::of([(1, guest()), (3, gateway())], at_random());
+    let all = EveryPort { link: LinkId::FIRST, every_shard: true };
+    let bind = |stack: &mut Stack| stack.bind_every(all, DatagramKind::Udp).unwrap();
+    let every: Vec<_> = w.hosts[1].iter_mut().map(bind).collect();
+    let sender = w.hosts[0][0].bind_udp(addr("10.0.0.1:4000"), BindOptions::default()).unwrap();
+    // To other hosts, and to the gateway itself.
+    for (host, n) in [("192.0.2.1", 20), ("198.51.100.1", 20), ("10.0.0.2", 20)] {
+        for port in 1000..1000 + n {
+            let to = SocketAddr::new(host.parse().unwrap(), port);
+            w.hosts[0][0].send_to(w.now, sender, b"hello", Some(to)).unwrap();
+        }
+    }
+    w.run(Duration::from_millis(10));
+    let home = w.hosts[1][0].home_of(&Flow::udp(addr("10.0.0.1:4000"), addr("203.0.113.1:9")));
+    for (shard, socket) in every.into_iter().enumerate() {
+        let got = std::iter::from_fn(|| w.hosts[1][shard].recv_from(socket, &mut [0; 8][..]).ok());
+        assert_eq!(got.count(), if shard == home { 60 } else { 0 }, "shard {shard} of {home}");
     }
 }
 

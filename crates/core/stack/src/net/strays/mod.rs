@@ -12,7 +12,6 @@ use pagewire_mem::{Instant, PacketBuf};
 use crate::counters::DropReason;
 use crate::error::StackError;
 use crate::limits::NOTICES;
-use crate::net::Net;
 use crate::net::head::take;
 use crate::net::input::extensions::ReceivedPart;
 use crate::net::input::reassembly::DatagramKey;
@@ -22,6 +21,7 @@ use crate::net::neighbors::NeighborClaim;
 use crate::net::strays::news::News;
 use crate::net::strays::queue::{Stray, StrayKind, Strays};
 use crate::net::wire::protocol;
+use crate::net::{Flow, Net};
 use crate::shards::{PortClaim, PortKind, Shard, ShardPlace, ShardPorts};
 use crate::sockets::tuple::Tuple;
 
@@ -88,6 +88,16 @@ impl Net {
     pub(crate) fn home(&self, kind: PortKind, tuple: &Tuple) -> usize {
         let is_foreign = || self.routes.is_foreign_host(tuple.local);
         self.shard.as_ref().map_or(0, |state| state.shard().home(kind, tuple, is_foreign))
+    }
+
+    /// The shard that the packets of a flow to this host belong to; the first if the host has no others.
+    pub(crate) fn home_of(&self, flow: &Flow) -> usize {
+        let kind = match flow.protocol {
+            protocol::TCP => PortKind::Tcp,
+            protocol::UDP => PortKind::Udp,
+            _ => PortKind::Echo,
+        };
+        self.home(kind, &Tuple::new(flow.to, flow.from))
     }
 
     /// The other shard that sent the packet which an ICMP error quotes.

@@ -55,8 +55,8 @@ pub struct BindOptions {
 pub struct EveryPort {
     /// The transparent link that they come by.
     pub link: LinkId,
-    /// Every shard of the host opens such a socket: a keyed hash of the two ends chooses the shard for each flow.
-    /// Without it, all ports that no shard has bound are this shard's, and no other shard can connect from them.
+    /// Every shard of the host opens such a socket: a keyed hash chooses the shard, for each connection by its two ends,
+    /// for datagrams and echo requests by their sender. Without it, all ports that no shard has bound are this shard's, and no other shard can connect from them.
     pub every_shard: bool,
 }
 
