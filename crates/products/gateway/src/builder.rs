@@ -111,6 +111,7 @@ pub struct GuestConfig {
     pub(crate) idle: Option<Duration>,
     pub(crate) memory: usize,
     pub(crate) spin: Option<Duration>,
+    pub(crate) cores: usize,
     pub(crate) inside: Option<NsSockets>,
     pub(crate) local_clients: LocalClients,
     pub(crate) forwarded: Vec<Forward>,
@@ -143,6 +144,7 @@ impl Default for GuestConfig {
             idle: Some(IDLE_TIME),
             memory: MEMORY,
             spin: None,
+            cores: 1,
             inside: None,
             local_clients: LocalClients::default(),
             forwarded: Vec::new(),
@@ -248,6 +250,11 @@ pagewire::parts::setters! {
     /// How long the guest's thread polls the device before it sleeps; see
     /// [`pagewire::HostBuilder::spin`].
     spin(limit: Duration): spin = Some(limit);
+    /// Cores that serve the guest, 1 to [`CORES`](crate::limits::CORES), each with a stack and a thread. Flows spread by
+    /// a hash: connections by both ends, datagrams and echo requests by the guest's address and port. Limits and rules
+    /// hold for all cores together. What is about single ports, such as [`publish`](GuestConfig::publish), begins on
+    /// the first core. 1 by default.
+    cores(count: usize): cores = count;
     /// Sockets in the guest's network namespace, for [`local_clients`](GuestConfig::local_clients),
     /// [`forward`](GuestConfig::forward), and ports that follow the programs in there.
     inside(sockets: NsSockets): inside = Some(sockets);

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pagewire::services::Instant;
@@ -241,6 +243,35 @@ impl Denials {
         most.sort_by_key(|refusal| std::cmp::Reverse(refusal.times));
         most.truncate(REFUSALS_TOLD);
         Denied { names, addresses, first: self.first.clone(), most, audit: self.audit }
+    }
+}
+
+/// The refusals of a guest, which the relays of all its cores note.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedDenials(Arc<(Mutex<Denials>, AtomicU64)>);
+
+impl SharedDenials {
+    /// Reads the refusals, or notes one.
+    pub(crate) fn with<T>(&self, note: impl FnOnce(&mut Denials) -> T) -> T {
+        let (denials, due) = &*self.0;
+        // These are no guard: what a panic has left of them is of use.
+        let mut denials = denials.lock().unwrap_or_else(PoisonError::into_inner);
+        let noted = note(&mut denials);
+        let at = denials.poll_timeout().unwrap_or(Instant::FAR);
+        due.store(at.as_nanos(), Ordering::Relaxed);
+        noted
+    }
+
+    /// The time when the sum of refusals without a record is due. Takes no lock.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let due = Instant::from_nanos(self.0.1.load(Ordering::Relaxed));
+        (Instant::ZERO < due && due < Instant::FAR).then_some(due)
+    }
+
+    /// As [`Denials::take_sum`]: one core gets the sum.
+    pub(crate) fn take_sum(&self, now: Instant, at_the_end: bool) -> Option<(u64, Duration)> {
+        let due = at_the_end || self.poll_timeout().is_some_and(|at| at <= now);
+        due.then(|| self.with(|denials| denials.take_sum(now, at_the_end)))?
     }
 }
 

@@ -29,6 +29,7 @@ use crate::epoll::{SourceKind, Token};
 use crate::limits::{ECHO_IDLE, ECHO_PEERS, ECHOES, UDP_BURST, UDP_LONGEST, UDP_SWEEP};
 use crate::request::{FlowState, How, Protocol};
 use crate::sys::datagrams::{self, Sending};
+use crate::tally::{Item, Tally};
 use crate::udp::errors;
 
 /// Bytes before the sequence number.
@@ -69,9 +70,9 @@ struct Peer {
 }
 
 impl Echo {
-    pub(crate) fn new(socket: UdpId) -> Self {
+    pub(crate) fn new(socket: UdpId, tally: &Tally) -> Self {
         let (pingers, by_guest) = (Slab::new(), HashMap::new());
-        let (listed, held) = (Vec::new(), Held::default());
+        let (listed, held) = (Vec::new(), Held::new(tally));
         Self { socket, pingers, by_guest, readable: false, listed, sweep_at: None, held }
     }
 
@@ -260,8 +261,10 @@ impl Echo {
     }
 
     fn open(&mut self, now: Instant, context: &mut Context, guest: SocketAddr) -> Option<u32> {
-        let is_full = self.pingers.len() + context.descriptors >= context.share.per_guest();
-        if is_full || self.pingers.len() >= ECHOES {
+        let (own, tally) = (self.pingers.len(), &context.tally);
+        let descriptors = own + context.descriptors + tally.others(Item::Descriptors);
+        let is_full = descriptors >= context.share.per_guest();
+        if is_full || tally.is_full(Item::Echoes, own, ECHOES) {
             context.counters.endpoints_refused += 1;
             return None;
         }
@@ -287,6 +290,7 @@ impl Echo {
         };
         self.by_guest.insert(guest, at);
         self.sweep_at.get_or_insert(now + UDP_SWEEP);
+        context.tally.add(Item::Descriptors);
         Some(at)
     }
 
@@ -384,6 +388,11 @@ impl Echo {
 
     pub(crate) fn len(&self) -> usize {
         self.pingers.len()
+    }
+
+    /// Notes how much this relay has of the guest's limits.
+    pub(crate) fn note_in_use(&self, tally: &Tally) {
+        tally.note(Item::Echoes, self.pingers.len());
     }
 
     /// Closes everything: the guest is removed.

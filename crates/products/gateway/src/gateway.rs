@@ -4,21 +4,21 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pagewire::services::{DatagramKind, Error, Stack};
+use pagewire::services::{DatagramKind, Error, EveryPort, Stack};
 use pagewire::tcp::TcpConfig;
-use pagewire::{Cidr, Device, Host, StartError};
+use pagewire::{Cidr, Cores, Device, Host, StartError};
 use rustix::process::{Resource, getrlimit};
 
 use crate::asking::Desk;
 use crate::builder::{Builder, GuestConfig};
-use crate::context::{Context, DescriptorShare, Rates};
+use crate::context::{Context, DescriptorShare, Ruling, Whole};
 use crate::counters::Counters;
-use crate::denials::{Denials, Denied};
+use crate::denials::Denied;
 use crate::dns::{DnsConfig, DnsCounters, DnsServer};
 use crate::echo::Echo;
 use crate::epoll::EpollSet;
@@ -26,18 +26,20 @@ use crate::limits::{FINISH_LOOK, GUESTS, JOINED_LOOK, RESERVED_DESCRIPTORS, UNSE
 use crate::netns::NsSockets;
 use crate::policy::{LocalAddresses, Rule, RuleError, Rules};
 use crate::publish::{OpenPort, Publish, PublishedPort, either_version};
-use crate::relay::{Closer, Kernel, Loopback, Relay, RelayService, Setup};
+use crate::relay::{Closer, Kernel, Loopback, Neighbours, Relay, RelayService, Setup};
 use crate::request::{FlowState, GuestId, How, Judge as _, Protocol};
 use crate::splice::{
-    FlowSettings, Forward, ForwardPorts, JoinedFlow, Listens, OwnPort, listen_inside, loopbacks,
+    Diverter, FlowSettings, Forward, ForwardPorts, JoinedFlow, Listens, OwnPort, listen_inside,
+    loopbacks,
 };
+use crate::tally::Tally;
 use crate::udp::Udp;
 
 /// Connects guests with the network of this process.
 ///
 /// A guest is whatever sends frames through a [device](pagewire::device): its connections to any
-/// address leave through sockets of this process. Each guest has a stack and a thread of its own, so
-/// guests do not see each other, and may have the same addresses.
+/// address leave through sockets of this process. Each guest has a stack and a thread of its own, or
+/// [several](GuestConfig::cores), so guests do not see each other, and may have the same addresses.
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -185,82 +187,42 @@ impl Gateway {
         if let Some(limit) = config.spin {
             host = host.spin(limit);
         }
-        let host = host.start()?;
+        let cores = host.cores(config.cores).start()?;
         let settings = &self.0.settings;
-        let (listener, udp, echo) = host.with_stack(|stack, _| {
-            let link = stack.links().next().ok_or(Error::NoSuchLink)?;
-            let datagrams = stack.bind_every(link, DatagramKind::Udp)?;
-            let udp = Udp::new(stack, datagrams)?;
-            let echo = Echo::new(stack.bind_every(link, DatagramKind::Echo)?);
-            Ok::<_, Error>((stack.listen_every(link)?, udp, echo))
-        })?;
-        let dns = DnsConfig {
-            on: config.resolvers(),
-            resolver: settings.resolver.clone(),
-            own: settings.names.clone(),
-            rules: Arc::clone(&settings.rules),
-            denied: settings.denied,
-            resolves_open: settings.policy.is_some(),
-        };
-        let mut watch = EpollSet::new()?;
-        let dns = host.with_stack(|stack, _| DnsServer::open(stack, dns))?;
-        watch.add_wakeup(dns.wait_fd())?;
-        let desk = settings.policy.clone().map(Desk::new).transpose()?;
-        if let Some(desk) = &desk {
-            watch.add_wakeup(desk.wait_fd())?;
-        }
-        let last_flow = Arc::<AtomicU64>::default();
-        let loopback = match config.inside.clone() {
+        let whole = Whole::new(&settings.resolver);
+        let ruling = Ruling::of(Rules::clone(&settings.rules));
+        let mut loopback = match config.inside.clone() {
             None => None,
             Some(inside) => {
                 let flows = FlowSettings {
                     journal: settings.journal.clone(),
                     idle: config.idle,
                     share: self.0.share.clone(),
-                    numbers: Arc::clone(&last_flow),
+                    numbers: Arc::clone(&whole.last_flow),
                 };
-                let loopback = Loopback::start(inside, config.local_clients, flows)?;
-                watch.add_wakeup(loopback.inbox().wait_fd().as_fd())?;
-                Some(loopback)
+                Some(Loopback::start(inside, config.local_clients, flows)?)
             }
         };
-        let context = Context {
-            guest: id,
-            link,
-            source: settings.source.clone(),
-            rules: Arc::clone(&settings.rules),
-            vias: Arc::clone(&settings.vias),
-            judge: settings.judge.clone(),
-            desk,
-            dns,
-            local_addresses: LocalAddresses::new(Arc::clone(&settings.routes)),
-            journal: settings.journal.clone(),
-            watch,
-            share: self.0.share.clone(),
-            descriptors: 0,
-            counters: Counters::default(),
-            denials: Denials::default(),
-            held: Arc::default(),
-            quic_flows: Arc::default(),
-            rates: Rates::of(&settings.rules),
-            destinations: Context::rate_of_destinations(),
-            last_flow,
-        };
-        let setup = Setup {
-            listener,
-            dialler: match &settings.dialler {
-                Some(dialler) => Arc::clone(dialler),
-                None => Arc::new(Kernel(settings.source.clone())),
-            },
-            closer: self.0.closer.clone(),
-            connections: config.connections,
-            idle: config.idle,
-            addresses: config.addresses,
-            loopback,
-        };
-        let relay = RelayService::new(Relay::new(context, setup, udp, echo));
-        host.attach_as(Box::new(relay.clone()), true);
-        let guest = Guest { id, host, relay, inside: config.inside, _permit: permit };
+        let diverter = |loopback: &Option<Loopback>| loopback.as_ref()?.diverter();
+        let diverters: Vec<_> = cores.shards().iter().map(|_| diverter(&loopback)).collect();
+        let tallies = Tally::of_shards(config.cores);
+        let neighbours = Neighbours::of_shards(config.cores)?;
+        let mut shards = Vec::with_capacity(config.cores);
+        let parts = tallies.into_iter().zip(neighbours).zip(diverters);
+        for (host, ((tally, neighbours), diverter)) in cores.shards().iter().zip(parts) {
+            let (whole, ruling, loopback) = (whole.clone(), ruling.clone(), loopback.take());
+            let part = ShardPart { whole, ruling, tally, neighbours, diverter, loopback };
+            shards.push((host.clone(), self.open_shard(id, host, &config, part)?));
+        }
+        // Packets for one core may come in at any: all have their sockets by now.
+        for (host, relay) in &shards {
+            host.attach_as(Box::new(relay.clone()), true);
+        }
+        let mut shards = shards.into_iter();
+        let (host, relay) = shards.next().ok_or(StartError::Cores(config.cores))?;
+        let (others, ruled) = (shards.collect(), Mutex::default());
+        let inside = config.inside;
+        let guest = Guest { id, cores, host, relay, others, ruled, inside, _permit: permit };
         let publish = |what: &Publish| {
             let refused = |error| AddError::Publish { what: what.clone(), error };
             guest.publish(what).map(drop).map_err(refused)
@@ -277,6 +239,85 @@ impl Gateway {
         Ok(guest)
     }
 
+    /// Opens the sockets of a guest on one of its cores, and makes the relay for them.
+    fn open_shard(
+        &self,
+        id: GuestId,
+        host: &Host,
+        config: &GuestConfig,
+        part: ShardPart,
+    ) -> Result<RelayService, AddError> {
+        let ShardPart { whole, ruling, tally, neighbours, diverter, loopback } = part;
+        let settings = &self.0.settings;
+        let (listener, udp, echo) = host.with_stack(|stack, _| {
+            let link = stack.links().next().ok_or(Error::NoSuchLink)?;
+            let every = EveryPort { link, every_shard: !tally.is_lone() };
+            let datagrams = stack.bind_every(every, DatagramKind::Udp)?;
+            let udp = Udp::new(stack, datagrams, &whole, &tally)?;
+            let echo = Echo::new(stack.bind_every(every, DatagramKind::Echo)?, &tally);
+            Ok::<_, Error>((stack.listen_every(every)?, udp, echo))
+        })?;
+        let dns = DnsConfig {
+            on: config.resolvers(),
+            resolver: settings.resolver.clone(),
+            own: settings.names.clone(),
+            rules: Arc::clone(&settings.rules),
+            denied: settings.denied,
+            resolves_open: settings.policy.is_some(),
+        };
+        let mut watch = EpollSet::new()?;
+        let (memory, of_dns) = (whole.memory.clone(), tally.clone());
+        let open = |stack: &mut Stack, _| DnsServer::open_shared(stack, dns, memory, of_dns);
+        let dns = host.with_stack(open)?;
+        watch.add_wakeup(dns.wait_fd())?;
+        let desk = |policy| Desk::new(policy, whole.questions.clone(), tally.clone());
+        let desk = settings.policy.clone().map(desk).transpose()?;
+        if let Some(desk) = &desk {
+            watch.add_wakeup(desk.wait_fd())?;
+        }
+        if let Some(loopback) = &loopback {
+            watch.add_wakeup(loopback.inbox().wait_fd().as_fd())?;
+        }
+        if let Some(parcels) = neighbours.as_ref().and_then(Neighbours::wait_fd) {
+            watch.add_wakeup(parcels)?;
+        }
+        let (rules, rates) = ruling.on_shard(tally.index());
+        let context = Context {
+            guest: id,
+            link: config.link(),
+            source: settings.source.clone(),
+            rules,
+            vias: Arc::clone(&settings.vias),
+            judge: settings.judge.clone(),
+            desk,
+            dns,
+            local_addresses: LocalAddresses::new(Arc::clone(&settings.routes)),
+            journal: settings.journal.clone(),
+            watch,
+            share: self.0.share.clone(),
+            descriptors: 0,
+            counters: Counters::default(),
+            rates,
+            whole,
+            tally,
+        };
+        let setup = Setup {
+            listener,
+            dialler: match &settings.dialler {
+                Some(dialler) => Arc::clone(dialler),
+                None => Arc::new(Kernel(settings.source.clone())),
+            },
+            closer: self.0.closer.clone(),
+            connections: config.connections,
+            idle: config.idle,
+            addresses: config.addresses.clone(),
+            loopback,
+            diverter,
+            neighbours,
+        };
+        Ok(RelayService::new(Relay::new(context, setup, udp, echo)))
+    }
+
     /// Number of guests.
     pub fn guests(&self) -> usize {
         self.0.guests.load(Ordering::Relaxed)
@@ -287,6 +328,17 @@ impl fmt::Debug for Gateway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gateway").field("guests", &self.guests()).finish_non_exhaustive()
     }
+}
+
+/// What one core of a guest gets of the guest.
+struct ShardPart {
+    whole: Whole,
+    ruling: Ruling,
+    tally: Tally,
+    neighbours: Option<Neighbours>,
+    diverter: Option<Diverter>,
+    /// The first core has it.
+    loopback: Option<Loopback>,
 }
 
 /// The permission for one guest of a gateway, given back on drop.
@@ -309,8 +361,14 @@ impl Drop for GuestPermit {
 /// A guest of a gateway. Its drop resets its connections, on both sides, and drops its device.
 pub struct Guest {
     id: GuestId,
+    cores: Cores,
+    /// The first core, which has the published ports.
     host: Host,
     relay: RelayService,
+    /// The other cores.
+    others: Vec<(Host, RelayService)>,
+    /// Locked while rules change.
+    ruled: Mutex<()>,
     inside: Option<NsSockets>,
     _permit: GuestPermit,
 }
@@ -436,7 +494,7 @@ impl Guest {
         }
         let end = soon + limit;
         loop {
-            if self.relay.read(Relay::is_finished) {
+            if self.shards().all(|(_, relay)| relay.read(Relay::is_finished)) {
                 return true;
             }
             if self.host.now() >= end {
@@ -446,9 +504,17 @@ impl Guest {
         }
     }
 
-    /// The counters of the guest's connections. The stack's are in [`Host::stats`].
+    /// All cores, the first one in front.
+    fn shards(&self) -> impl Iterator<Item = (&Host, &RelayService)> {
+        let others = self.others.iter().map(|(host, relay)| (host, relay));
+        std::iter::once((&self.host, &self.relay)).chain(others)
+    }
+
+    /// The counters of the guest's connections, the sums over all cores. The stacks' are in [`Cores::stats`].
     pub fn counters(&self) -> Counters {
-        self.relay.read(Relay::counters)
+        let mut counters = Counters::default();
+        self.shards().for_each(|(_, relay)| counters.add(&relay.read(Relay::counters)));
+        counters
     }
 
     /// The rules of the guest.
@@ -471,12 +537,14 @@ impl Guest {
     /// # Errors
     /// As [`set_rules`](Self::set_rules).
     pub fn change_rules(&self, change: impl FnOnce(Rules) -> Rules) -> Result<usize, RuleError> {
-        self.host.with_stack(|stack, now| {
-            self.relay.with(|relay| {
-                let rules = change(Rules::clone(&relay.rules())).checked()?;
-                Ok(relay.set_rules(now, stack, rules))
+        let _ruled = self.ruled.lock().unwrap_or_else(PoisonError::into_inner);
+        let ruling = Ruling::of(change(Rules::clone(&self.rules())).checked()?);
+        let ended = self.shards().map(|(host, relay)| {
+            host.with_stack(|stack, now| {
+                relay.with(|relay| relay.set_rules(now, stack, ruling.clone()))
             })
-        })
+        });
+        Ok(ended.sum())
     }
 
     /// The flows of the guest, in the order of their numbers.
@@ -488,9 +556,10 @@ impl Guest {
             }
             Ok(None)
         };
-        let now = self.host.now();
-        let look_at = |relay: &Relay| (relay.flows(now), relay.review_joined(Box::new(look)));
-        let (mut flows, has_joined) = self.relay.read(look_at);
+        let of =
+            |(host, relay): (&Host, &RelayService)| relay.read(|relay| relay.flows(host.now()));
+        let mut flows: Vec<FlowState> = self.shards().flat_map(of).collect();
+        let has_joined = self.relay.read(|relay| relay.review_joined(Box::new(look)));
         // The thread drops the sender when it has looked at all; a thread that is stuck keeps nobody.
         let until = std::time::Instant::now() + JOINED_LOOK;
         while has_joined
@@ -505,8 +574,10 @@ impl Guest {
 
     /// Ends the flow with this number, on both sides at once. Returns whether there was one.
     pub fn kill(&self, flow: u64) -> bool {
-        let kill = |stack: &mut Stack, now| self.relay.with(|relay| relay.kill(now, stack, flow));
-        if self.host.with_stack(kill) {
+        let kill = |(host, relay): (&Host, &RelayService)| {
+            host.with_stack(|stack, now| relay.with(|relay| relay.kill(now, stack, flow)))
+        };
+        if self.shards().any(kill) {
             return true;
         }
         let (sender, found) = channel();
@@ -529,29 +600,42 @@ impl Guest {
     /// The rules that would permit what an [audit](Rules::audit) has written down, each with the number of flows, at most
     /// [`RULES`](crate::limits::RULES).
     pub fn learned(&self) -> Vec<(Rule, u64)> {
-        self.relay.read(Relay::learned)
+        let mut all = self.relay.read(Relay::learned);
+        let others = self.shards().skip(1);
+        others.for_each(|(_, relay)| relay.read(|relay| relay.add_missing(&mut all)));
+        all
     }
 
     /// The counters of the guest's resolver.
     pub fn dns_counters(&self) -> DnsCounters {
-        self.relay.read(Relay::dns_counters)
+        let mut counters = DnsCounters::default();
+        self.shards().for_each(|(_, relay)| counters.add(&relay.read(Relay::dns_counters)));
+        counters
     }
 
     /// Number of connections, dials included.
     pub fn connections(&self) -> usize {
-        self.relay.read(Relay::connections)
+        self.shards().map(|(_, relay)| relay.read(Relay::connections)).sum()
     }
 
     /// The gateway's end of the guest's network: services for the guest alone may listen here, and
-    /// [`Host::check`] says whether the device is lost, or the relay has failed.
+    /// [`Host::check`] says whether the device is lost, or the relay has failed. Of several cores this is the first; the
+    /// failure of one is that of all.
     pub fn host(&self) -> &Host {
         &self.host
+    }
+
+    /// All cores of the gateway's end, a host of one core included.
+    pub fn cores(&self) -> &Cores {
+        &self.cores
     }
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        self.host.with_stack(|stack, now| self.relay.with(|relay| relay.end_all(now, stack)));
+        for (host, relay) in self.shards() {
+            host.with_stack(|stack, now| relay.with(|relay| relay.end_all(now, stack)));
+        }
     }
 }
 

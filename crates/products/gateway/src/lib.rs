@@ -44,6 +44,7 @@ mod shown;
 mod source;
 mod splice;
 mod sys;
+mod tally;
 mod template;
 mod udp;
 mod via;

@@ -2,6 +2,10 @@
 //!
 //! A limit of one guest protects the other guests. A limit of all guests protects this machine's ports,
 //! descriptors and memory. A time whose RFC says "not less than" must not shrink.
+//!
+//! A guest of several cores has the limits of one guest: its cores share rates, and count together. Cores that open
+//! something at the same moment may exceed a limit by one for each further core, but never that of connections. What
+//! is divided among the cores says so.
 
 use std::time::Duration;
 
@@ -11,13 +15,17 @@ use std::time::Duration;
 /// of this process and under 2 KiB of memory.
 pub const CONNECTIONS: usize = 16_384;
 
-/// Dials of one guest that have not been answered. Silent destinations hold a slot until
+/// Dials of one guest that have not been answered. Each of several cores has its part. Silent destinations hold a slot until
 /// [`DIAL_FAIR`], so a guest that connects to 256 of them waits no longer than that.
 pub const DIALS: usize = 256;
 
 /// The part of [`DIALS`] that one destination address may have: a client with many connections to
-/// one silent host leaves room for those to others.
+/// one silent host leaves room for those to others. Each of several cores has its part, but for
+/// [`DIALS_PER_DESTINATION_LEAST`].
 pub const DIALS_PER_DESTINATION: usize = 32;
+
+/// Dials to one destination that each of several cores may have: browsers begin six at once.
+pub const DIALS_PER_DESTINATION_LEAST: usize = 4;
 
 /// Time for which a dial keeps its slot when others wait for one: TCP's first retransmission
 /// (RFC 6298: 1 s) and the second (2 s) are sent by then. After that the dial is given up for the next.
@@ -241,7 +249,21 @@ pub const LARGE_BUFFERS: usize = 1024;
 /// [`CONNECTIONS`] then hold 4 GiB, and not 160.
 pub const SMALL_BUFFER: usize = 64 << 10;
 
-/// Guests of one gateway: each has a stack and a thread.
+/// Time until a part of a guest tries again that another one's panic has broken. The guest ends before, since its
+/// host does.
+pub(crate) const BROKEN_RETRY: Duration = Duration::from_secs(1);
+
+/// Time for which a core that has moved bytes of a rule's rate last lets others go first that wait for it.
+pub(crate) const RATE_YIELD: Duration = Duration::from_millis(1);
+
+/// Time for which the others are waited for behind the time when there was to be room: their threads may be late, or
+/// their flows may have ended.
+pub(crate) const RATE_GRACE: Duration = Duration::from_millis(5);
+
+/// Cores of one guest, each with a stack and a thread: those that a host can have.
+pub const CORES: usize = 32;
+
+/// Guests of one gateway: each has a stack and a thread for each of its cores.
 pub const GUESTS: usize = 256;
 
 // Datagrams.
@@ -388,17 +410,18 @@ pub const POLICY_QUESTIONS_PER_SECOND: u32 = 1000;
 pub const POLICY_QUESTIONS_BURST: u32 = 1000;
 
 /// Answers of a policy that are kept for one guest at once, as long as they say; more are not kept. Some 200 bytes each
-/// beside the names.
+/// beside the names. Each of several cores has its part.
 pub const POLICY_ANSWERS: usize = 4096;
 
 /// The longest time for which an answer is kept.
 pub const POLICY_KEEP: Duration = Duration::from_secs(24 * 3600);
 
 /// Flows of one guest's datagrams that wait for a policy, and as many of its echo requests. Each holds up to
-/// [`HELD_DATAGRAMS`].
+/// [`HELD_DATAGRAMS`]. Each of several cores has its part.
 pub const POLICY_FLOWS: usize = 256;
 
 /// Bytes of all datagrams that are held so, and as many of echo requests: a thirty-second of [`MEMORY`].
+/// Each of several cores has its part.
 pub const POLICY_HELD: usize = 1 << 20;
 
 /// Questions to a program on a Unix socket that wait to be written. More have no answer.

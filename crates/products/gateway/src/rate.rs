@@ -1,11 +1,12 @@
-//! Token buckets: [`Rate`], which grants a number of events a second on average, and a burst; [`ByteRate`], which grants
-//! bytes.
+//! Token buckets: [`Rate`], which grants a number of events a second on average, and a burst, [`SharedRate`], which does so
+//! for several threads, and [`ByteRate`], which grants bytes.
 
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use pagewire::services::Instant;
 
-use crate::limits::{RULE_BURST, RULE_BURSTS_PER_SECOND};
+use crate::limits::{BROKEN_RETRY, RULE_BURST, RULE_BURSTS_PER_SECOND};
 
 /// Grants events at a rate.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +47,37 @@ impl Rate {
     /// Counts further events: a granted one was more costly than others.
     pub(crate) fn charge(&mut self, now: Instant, events: u32) {
         self.full_at = self.full_at.max(now) + self.interval * events;
+    }
+}
+
+/// A [`Rate`] that the threads of a guest share. One that a panic has broken grants nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedRate(Arc<Mutex<Rate>>);
+
+impl SharedRate {
+    pub(crate) fn new(per_second: u32, burst: u32) -> Self {
+        Self(Arc::new(Mutex::new(Rate::new(per_second, burst))))
+    }
+
+    fn lock(&self, now: Instant) -> Result<MutexGuard<'_, Rate>, Instant> {
+        self.0.lock().map_err(|_| now + BROKEN_RETRY)
+    }
+
+    /// Grants an event, or returns the time of the next one.
+    pub(crate) fn take(&self, now: Instant) -> Result<(), Instant> {
+        self.lock(now)?.take(now)
+    }
+
+    /// Whether [`take`](Self::take) would grant an event, or the time of the next one.
+    pub(crate) fn check(&self, now: Instant) -> Result<(), Instant> {
+        self.lock(now)?.check(now)
+    }
+
+    /// Counts further events.
+    pub(crate) fn charge(&self, now: Instant, events: u32) {
+        if let Ok(mut rate) = self.lock(now) {
+            rate.charge(now, events);
+        }
     }
 }
 
@@ -130,6 +162,19 @@ mod tests {
         let next = start + Duration::from_millis(300);
         assert_eq!(rate.take(start), Err(next));
         assert_eq!(rate.take(next), Ok(()));
+    }
+
+    #[test]
+    fn a_shared_rate_that_a_panic_has_broken_grants_nothing() {
+        let (rate, now) = (SharedRate::new(10, 3), Instant::from_millis(5));
+        assert!(rate.take(now).is_ok() && rate.clone().check(now).is_ok());
+        let broken = rate.clone();
+        let panics = move || {
+            let _lock = broken.0.lock();
+            panic!("with the lock");
+        };
+        assert!(std::thread::spawn(panics).join().is_err());
+        assert!(rate.take(now).is_err() && rate.check(now).is_err());
     }
 
     #[test]

@@ -9,23 +9,25 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pagewire::device::{Capabilities, RxChecksum, TxChecksum};
-use pagewire::services::{DatagramKind, Error, Event, Instant, RecvFlags, SendFlags, Stack, TcpId};
+use pagewire::services::{
+    DatagramKind, Error, Event, EveryPort, Instant, RecvFlags, SendFlags, Stack, TcpId,
+};
 use pagewire::tcp::TcpConfig;
-use pagewire_stack::StackConfig;
+use pagewire_stack::{Shard, StackConfig};
 
 use crate::asking::{Desk, PolicySettings};
-use crate::context::{Context, DescriptorShare, Rates};
+use crate::context::{Context, DescriptorShare, Ruling, Whole};
 use crate::counters::Counters;
-use crate::denials::Denials;
 use crate::dns::{DnsConfig, DnsServer, OwnNames, Resolver};
 use crate::echo::Echo;
 use crate::epoll::EpollSet;
 use crate::guest_link::GuestLink;
 use crate::limits::UNSENT;
 use crate::policy::{LocalAddresses, RouteSocket, Rules};
-use crate::relay::{Closer, Dial, Dialled, Relay, Setup};
+use crate::relay::{Closer, Dial, Dialled, Neighbours, Relay, Setup};
 use crate::request::{Ask, GuestId, How, Judge, Record, Verdict};
 use crate::source::Source;
+use crate::tally::Tally;
 use crate::udp::Udp;
 use crate::via::Vias;
 
@@ -55,7 +57,7 @@ impl Dial for Far {
 }
 
 /// The settings of a test.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Settings {
     pub(crate) rules: Rules,
     pub(crate) judge: Option<Arc<dyn Judge>>,
@@ -72,6 +74,8 @@ pub(crate) struct World {
     pub(crate) guest: Stack,
     pub(crate) gateway: Stack,
     pub(crate) relay: Relay,
+    /// The gateway's other cores. All frames of the guest come in at the first.
+    pub(crate) others: Vec<(Stack, Relay)>,
     pub(crate) now: Instant,
     pub(crate) far: Far,
     pub(crate) records: Records,
@@ -95,9 +99,24 @@ pub(crate) fn stack(
 /// The context of a relay, and the records that it writes.
 pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Records) {
     let records = Records::default();
-    let noted = Arc::clone(&records);
-    let rates = Rates::of(&settings.rules);
-    let rules = Arc::new(settings.rules);
+    let whole = whole_of(&settings);
+    let ruling = Ruling::of(settings.rules.clone());
+    let common = (whole, ruling, Arc::clone(&records));
+    (context_of(settings, stack, common, Tally::lone()), records)
+}
+
+fn whole_of(settings: &Settings) -> Whole {
+    Whole::new(settings.resolver.as_ref().unwrap_or(&Resolver::None))
+}
+
+/// The context of a relay that has this in common with the other relays of its guest.
+fn context_of(
+    settings: Settings,
+    stack: &mut Stack,
+    (whole, ruling, noted): (Whole, Ruling, Records),
+    tally: Tally,
+) -> Context {
+    let (rules, rates) = ruling.on_shard(tally.index());
     let dns = DnsConfig {
         on: vec!["10.0.2.2".parse().unwrap(), "fd00:2::2".parse().unwrap()],
         resolver: settings.resolver.unwrap_or(Resolver::None),
@@ -106,12 +125,15 @@ pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Record
         resolves_open: settings.policy.is_some(),
         ..DnsConfig::default()
     };
-    let desk = settings.policy.map(|policy| Desk::new(policy).unwrap());
+    let desk = settings
+        .policy
+        .map(|policy| Desk::new(policy, whole.questions.clone(), tally.clone()).unwrap());
     let mut watch = EpollSet::new().unwrap();
     if let Some(desk) = &desk {
         watch.add_wakeup(desk.wait_fd()).unwrap();
     }
-    let context = Context {
+    let (memory, of_dns) = (whole.memory.clone(), tally.clone());
+    Context {
         guest: GuestId(1),
         link: GuestLink {
             ours: vec!["10.0.2.2".parse().unwrap(), "fd00:2::2".parse().unwrap()],
@@ -123,21 +145,17 @@ pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Record
         vias: Arc::new(settings.vias),
         judge: settings.judge,
         desk,
-        dns: DnsServer::open(stack, dns).unwrap(),
+        dns: DnsServer::open_shared(stack, dns, memory, of_dns).unwrap(),
         local_addresses: LocalAddresses::new(settings.routes),
         journal: Some(Arc::new(move |record| noted.lock().unwrap().push(record))),
         watch,
         counters: Counters::default(),
-        denials: Denials::default(),
-        held: Arc::default(),
-        quic_flows: Arc::default(),
         rates,
-        destinations: Context::rate_of_destinations(),
-        last_flow: Arc::default(),
+        whole,
+        tally,
         share: DescriptorShare { all: 10_000, guests: Arc::default() },
         descriptors: 0,
-    };
-    (context, records)
+    }
 }
 
 /// As [`context`], without a guest.
@@ -145,50 +163,121 @@ pub(crate) fn lone_context(settings: Settings) -> (Context, Records) {
     context(settings, &mut stack(2, ["10.0.2.2/24", "fd00:2::2/64"], |_| {}))
 }
 
+/// One core of a gateway.
+fn shard(
+    settings: Settings,
+    common: (Whole, Ruling, Records),
+    (place, tally, neighbours): (Shard, Tally, Option<Neighbours>),
+    far: &Far,
+) -> (Stack, Relay) {
+    let tcp = TcpConfig { nagle: false, notsent_lowat: UNSENT, ..TcpConfig::default() };
+    let every_shard = !tally.is_lone();
+    let mut gateway = stack(2, ["10.0.2.2/24", "fd00:2::2/64"], |config| {
+        (config.transparent, config.tcp) = (true, tcp);
+        config.shard = every_shard.then_some(place);
+    });
+    let (idle, connections) = (settings.idle, settings.connections.unwrap_or(1000));
+    let on = EveryPort { link: gateway.links().next().unwrap(), every_shard };
+    let datagrams = gateway.bind_every(on, DatagramKind::Udp).unwrap();
+    let udp = Udp::new(&mut gateway, datagrams, &common.0, &tally).unwrap();
+    let echo = Echo::new(gateway.bind_every(on, DatagramKind::Echo).unwrap(), &tally);
+    let listener = gateway.listen_every(on).unwrap();
+    let mut context = context_of(settings, &mut gateway, common, tally);
+    if let Some(parcels) = neighbours.as_ref().and_then(Neighbours::wait_fd) {
+        context.watch.add_wakeup(parcels).unwrap();
+    }
+    let setup = Setup {
+        listener,
+        dialler: Arc::new(far.clone()),
+        closer: Closer::without_thread(),
+        connections,
+        idle,
+        addresses: vec!["10.0.2.15".parse().unwrap()],
+        loopback: None,
+        diverter: None,
+        neighbours,
+    };
+    let relay = Relay::new(context, setup, udp, echo);
+    (gateway, relay)
+}
+
 impl World {
     pub(crate) fn new(settings: Settings) -> Self {
+        Self::on_cores(settings, 1)
+    }
+
+    /// A gateway of so many cores.
+    pub(crate) fn on_cores(settings: Settings, cores: usize) -> Self {
         let routers = ["10.0.2.2".parse().unwrap(), "fd00:2::2".parse().unwrap()];
         let inside = ["10.0.2.15/24", "fd00:2::15/64"];
         let guest = stack(15, inside, |config| config.gateways = routers.to_vec());
-        let tcp = TcpConfig { nagle: false, notsent_lowat: UNSENT, ..TcpConfig::default() };
-        let mut gateway = stack(2, ["10.0.2.2/24", "fd00:2::2/64"], |config| {
-            (config.transparent, config.tcp) = (true, tcp);
+        let (far, records) = (Far::default(), Records::default());
+        let whole = whole_of(&settings);
+        let ruling = Ruling::of(settings.rules.clone());
+        let places = Shard::all(cores, &[2; 32]).unwrap();
+        let neighbours = Neighbours::of_shards(cores).unwrap();
+        let parts = places.into_iter().zip(Tally::of_shards(cores)).zip(neighbours);
+        let mut shards = parts.map(|((place, tally), neighbours)| {
+            let common = (whole.clone(), ruling.clone(), Arc::clone(&records));
+            shard(settings.clone(), common, (place, tally, neighbours), &far)
         });
-        let (idle, connections) = (settings.idle, settings.connections.unwrap_or(1000));
-        let link = gateway.links().next().unwrap();
-        let datagrams = gateway.bind_every(link, DatagramKind::Udp).unwrap();
-        let udp = Udp::new(&mut gateway, datagrams).unwrap();
-        let echo = Echo::new(gateway.bind_every(link, DatagramKind::Echo).unwrap());
-        let listener = gateway.listen_every(link).unwrap();
-        let (context, records) = context(settings, &mut gateway);
-        let far = Far::default();
-        let setup = Setup {
-            listener,
-            dialler: Arc::new(far.clone()),
-            closer: Closer::without_thread(),
-            connections,
-            idle,
-            addresses: vec!["10.0.2.15".parse().unwrap()],
-            loopback: None,
+        let (gateway, relay) = shards.next().unwrap();
+        let others = shards.collect();
+        Self { guest, gateway, relay, others, now: Instant::from_millis(1000), far, records }
+    }
+
+    /// The gateway's cores, the first one in front.
+    pub(crate) fn shards(&mut self) -> impl Iterator<Item = (&mut Stack, &mut Relay)> {
+        let others = self.others.iter_mut().map(|(stack, relay)| (stack, relay));
+        std::iter::once((&mut self.gateway, &mut self.relay)).chain(others)
+    }
+
+    /// Number of connections that each core has.
+    pub(crate) fn spread(&mut self) -> Vec<usize> {
+        self.shards().map(|(_, relay)| relay.connections()).collect()
+    }
+
+    /// Passes packets between cores. Returns their number.
+    fn pass_strays(&mut self) -> usize {
+        let now = self.now;
+        let of = |(stack, _): (&mut Stack, &mut Relay)| {
+            std::iter::from_fn(|| stack.poll_stray()).collect::<Vec<_>>()
         };
-        let relay = Relay::new(context, setup, udp, echo);
-        Self { guest, gateway, relay, now: Instant::from_millis(1000), far, records }
+        let strays: Vec<_> = self.shards().flat_map(of).collect();
+        let passed = strays.len();
+        for (to, stray) in strays {
+            self.shards().nth(to).unwrap().0.handle_stray(now, stray);
+        }
+        passed
     }
 
     /// Carries frames and events until nothing more happens.
     pub(crate) fn settle(&mut self) {
         for _ in 0..10_000 {
-            let carried = carry(self.now, &mut self.guest, &mut self.gateway)
-                + carry(self.now, &mut self.gateway, &mut self.guest);
+            let now = self.now;
+            let mut carried = carry(now, &mut self.guest, &mut self.gateway)
+                + carry(now, &mut self.gateway, &mut self.guest);
+            for (other, _) in &mut self.others {
+                carried += carry(now, other, &mut self.guest);
+            }
+            carried += self.pass_strays();
             while self.guest.poll_event().is_some() {}
-            let events: Vec<Event> = std::iter::from_fn(|| self.gateway.poll_event()).collect();
-            let due = self.relay.poll_timeout().is_some_and(|at| at <= self.now);
-            if carried == 0 && events.is_empty() && !due && !self.relay.poll() {
+            let mut is_over = carried == 0;
+            for (stack, relay) in self.shards() {
+                let events: Vec<Event> = std::iter::from_fn(|| stack.poll_event()).collect();
+                let due = relay.poll_timeout().is_some_and(|at| at <= now);
+                if carried == 0 && events.is_empty() && !due && !relay.poll() {
+                    continue;
+                }
+                is_over = false;
+                relay.turn(now, stack, &events);
+                relay.note_in_use();
+                stack.end_turn();
+            }
+            if is_over {
                 return;
             }
-            self.relay.turn(self.now, &mut self.gateway, &events);
             self.guest.end_turn();
-            self.gateway.end_turn();
         }
         panic!("it never settles");
     }
@@ -197,12 +286,16 @@ impl World {
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
-            let due =
-                [self.guest.poll_timeout(), self.gateway.poll_timeout(), self.relay.poll_timeout()];
-            let next = due.into_iter().flatten().min().unwrap_or(end);
+            let of = |(stack, relay): (&mut Stack, &mut Relay)| {
+                [stack.poll_timeout(), relay.poll_timeout()]
+            };
+            let due: Vec<_> = self.shards().flat_map(of).collect();
+            let due = due.into_iter().chain([self.guest.poll_timeout()]);
+            let next = due.flatten().min().unwrap_or(end);
             self.now = next.max(self.now + Duration::from_micros(1)).min(end);
-            self.guest.handle_timeout(self.now);
-            self.gateway.handle_timeout(self.now);
+            let now = self.now;
+            self.guest.handle_timeout(now);
+            self.shards().for_each(|(stack, _)| stack.handle_timeout(now));
             self.settle();
         }
     }

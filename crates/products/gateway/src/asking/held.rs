@@ -9,6 +9,7 @@ use pagewire::services::UdpMessage;
 use super::QuestionId;
 use crate::limits::{HELD_DATAGRAMS, POLICY_FLOWS, POLICY_HELD};
 use crate::request::Ask;
+use crate::tally::Tally;
 
 /// A flow that waits for an answer.
 pub(crate) struct Waiting {
@@ -18,17 +19,24 @@ pub(crate) struct Waiting {
 }
 
 /// Flows that wait, with their first messages.
-#[derive(Default)]
 pub(crate) struct Held {
     flows: HashMap<(SocketAddr, SocketAddr), (Waiting, Vec<UdpMessage>)>,
     /// Bytes of all messages.
     bytes: usize,
+    /// The most flows, and bytes.
+    most: (usize, usize),
 }
 
 impl Held {
+    /// None, for a guest with this tally.
+    pub(crate) fn new(tally: &Tally) -> Self {
+        let most = (tally.part_of(POLICY_FLOWS), tally.part_of(POLICY_HELD));
+        Self { flows: HashMap::new(), bytes: 0, most }
+    }
+
     /// Whether one more flow may wait.
     pub(crate) fn has_room(&self) -> bool {
-        self.flows.len() < POLICY_FLOWS
+        self.flows.len() < self.most.0
     }
 
     /// Whether the flow of the message waits; then its messages are for [`add`](Self::add).
@@ -46,7 +54,7 @@ impl Held {
     pub(crate) fn add(&mut self, from: SocketAddr, to: SocketAddr, message: &UdpMessage) -> bool {
         let Some((_, messages)) = self.flows.get_mut(&(from, to)) else { return false };
         let bytes = self.bytes + size(message);
-        if messages.len() >= HELD_DATAGRAMS || bytes > POLICY_HELD {
+        if messages.len() >= HELD_DATAGRAMS || bytes > self.most.1 {
             return false;
         }
         self.bytes = bytes;
@@ -64,7 +72,8 @@ impl Held {
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Self::default();
+        self.flows.clear();
+        self.bytes = 0;
     }
 }
 

@@ -32,12 +32,10 @@ use std::time::Duration;
 use pagewire::services::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::limits::{
-    POLICY_ANSWERS, POLICY_KEEP, POLICY_QUESTIONS, POLICY_QUESTIONS_BURST,
-    POLICY_QUESTIONS_PER_SECOND,
-};
-use crate::rate::Rate;
+use crate::limits::{POLICY_ANSWERS, POLICY_KEEP, POLICY_QUESTIONS};
+use crate::rate::SharedRate;
 use crate::request::{Ask, Name, Owed, Protocol, Verdict};
+use crate::tally::{Item, Tally};
 
 pub(crate) use held::{Held, Waiting};
 #[cfg(feature = "testing")]
@@ -50,7 +48,8 @@ pub use socket::SocketPolicy;
 /// A flow waits for the opinion: a connection without an answer to its SYN, datagrams in a short queue.
 pub trait Policy: Send + Sync {
     /// Begins a question about `flow`, whose number is that of its [records](crate::Record). The call and each poll of
-    /// the future happen on the guest's thread, so neither may block. The future is dropped when its time is over, or
+    /// the future happen on the guest's thread, so neither may block. A guest of several cores has a thread for each:
+    /// each may ask the same question once. The future is dropped when its time is over, or
     /// when the guest gives up.
     fn decide(&self, flow: u64, ask: Ask) -> Pin<Box<dyn Future<Output = Opinion> + Send>>;
 }
@@ -188,7 +187,8 @@ pub(crate) struct Desk {
     /// Answers that hold for longer, each until its time.
     kept: HashMap<Key, (Opinion, Instant)>,
     last: u64,
-    rate: Rate,
+    rate: SharedRate,
+    tally: Tally,
     counted: Counted,
 }
 
@@ -244,12 +244,15 @@ impl Wake for Ring {
 impl Desk {
     /// # Errors
     /// The process has no descriptor left.
-    pub(crate) fn new(settings: PolicySettings) -> io::Result<Self> {
+    pub(crate) fn new(
+        settings: PolicySettings,
+        rate: SharedRate,
+        tally: Tally,
+    ) -> io::Result<Self> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (open, fresh, kept) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let rate = Rate::new(POLICY_QUESTIONS_PER_SECOND, POLICY_QUESTIONS_BURST);
         let counted = Counted::default();
-        Ok(Self { settings, bell, open, fresh, kept, last: 0, rate, counted })
+        Ok(Self { settings, bell, open, fresh, kept, last: 0, rate, tally, counted })
     }
 
     /// The descriptor, which is readable while a future is to be polled.
@@ -281,7 +284,8 @@ impl Desk {
             open.waiting += 1;
             return Asked::Waits(open.id);
         }
-        if self.open.len() >= POLICY_QUESTIONS || self.rate.take(now).is_err() {
+        let is_full = self.tally.is_full(Item::Questions, self.open.len(), POLICY_QUESTIONS);
+        if is_full || self.rate.take(now).is_err() {
             self.counted.unasked += 1;
             return self.decided(Opinion::otherwise());
         }
@@ -318,10 +322,11 @@ impl Desk {
         if time.is_zero() {
             return;
         }
-        if self.kept.len() >= POLICY_ANSWERS {
+        let most = self.tally.part_of(POLICY_ANSWERS);
+        if self.kept.len() >= most {
             self.kept.retain(|_, (_, until)| now < *until);
         }
-        if self.kept.len() < POLICY_ANSWERS {
+        if self.kept.len() < most {
             self.kept.insert(key.clone(), (opinion, now + time));
         }
     }
@@ -359,6 +364,11 @@ impl Desk {
     /// Forgets the answers that hold for one turn.
     pub(crate) fn end_turn(&mut self) {
         self.fresh.clear();
+    }
+
+    /// Notes how many questions are open.
+    pub(crate) fn note_in_use(&self) {
+        self.tally.note(Item::Questions, self.open.len());
     }
 
     /// Ends all questions.

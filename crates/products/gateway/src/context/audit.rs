@@ -78,7 +78,8 @@ impl Context {
             let rule = rules.permission(ask, shown.as_ref());
             lasting(&self.dns, ask, rule.map(|rule| of_browsers(rule, ask)))
         };
-        let (is_written, permission) = self.denials.note_audit(now, ask, shown.as_ref(), find);
+        let (is_written, permission) =
+            self.whole.denials.with(|denials| denials.note_audit(now, ask, shown.as_ref(), find));
         if is_written {
             let permission = permission.map(|rule| rule.to_string());
             self.note(|| Record::Audit { flow, ask: ask.clone(), shown, permission });

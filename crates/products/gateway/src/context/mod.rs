@@ -4,11 +4,13 @@
 mod audit;
 mod rates;
 mod record;
+mod time_wait;
 mod verdict;
+mod whole;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagewire::services::Instant;
 
@@ -18,20 +20,22 @@ use crate::denials::Denials;
 use crate::dns::DnsServer;
 use crate::epoll::EpollSet;
 use crate::guest_link::GuestLink;
-use crate::limits::{DESTINATIONS_BURST, DESTINATIONS_PER_SECOND, UDP_ENDPOINTS, UDP_PORTS};
+use crate::limits::{UDP_ENDPOINTS, UDP_PORTS};
 use crate::policy::{LocalAddresses, Pattern, Reason, Rule, Rules};
-use crate::rate::Rate;
 use crate::request::{
     Ask, Audit, ByPolicy, Demand, Direction, GuestId, How, Journal, Judge, Name, Protocol, Record,
     Shown, ShownBy, Verdict,
 };
 use crate::shown::DatagramGate;
 use crate::source::Source;
+use crate::tally::Tally;
 use crate::via::{Vias, Way};
 
-pub(crate) use rates::Rates;
+pub(crate) use rates::{Rates, Ruling};
 pub(crate) use record::{Decide, Fate, FlowRecord};
+pub(crate) use time_wait::TimeWait;
 use verdict::Found;
+pub(crate) use whole::Whole;
 
 pub(crate) struct Context {
     pub(crate) guest: GuestId,
@@ -49,16 +53,12 @@ pub(crate) struct Context {
     pub(crate) journal: Option<Arc<dyn Journal>>,
     pub(crate) watch: EpollSet,
     pub(crate) counters: Counters,
-    pub(crate) denials: Denials,
-    /// Bytes that the guest's connections hold until their names are judged.
-    pub(crate) held: Arc<AtomicUsize>,
-    /// The guest's flows of datagrams that must show a name.
-    pub(crate) quic_flows: Arc<AtomicUsize>,
     /// The rates of permissions, by their numbers: of what the guest sends, and of what it receives.
     pub(crate) rates: Rates,
-    /// The rate of new destinations of datagrams and echo requests.
-    pub(crate) destinations: Rate,
-    pub(crate) last_flow: Arc<AtomicU64>,
+    /// What this relay has in common with those of the guest's other cores.
+    pub(crate) whole: Whole,
+    /// What the guest has of what has a limit.
+    pub(crate) tally: Tally,
     pub(crate) share: DescriptorShare,
     /// Number of descriptors of the guest's connections, for parts that open others.
     pub(crate) descriptors: usize,
@@ -202,7 +202,7 @@ impl Context {
             (verdict, end) = self.audit(now, flow, &mut ask, (verdict, end));
         }
         let shows_by_quic = ask.protocol == Protocol::Udp && ask.demand == Demand::PermittedName;
-        if shows_by_quic && !DatagramGate::has_room(&self.quic_flows) {
+        if shows_by_quic && !DatagramGate::has_room(&self.whole.quic_flows) {
             verdict = Verdict::Prohibit;
         }
         if permits_flow(verdict) && self.way(&ask, end).is_none() {
@@ -223,8 +223,9 @@ impl Context {
 
     /// The way of a flow that rules permit to `to`; `None`: it has none, and must not go another.
     pub(crate) fn way(&self, ask: &Ask, to: SocketAddr) -> Option<Way> {
-        let (invented, name) = match self.dns.invented(to.ip()) {
-            Some(name) => (true, Some(name?)),
+        let invented = self.dns.invented(to.ip());
+        let (invented, name) = match &invented {
+            Some(name) => (true, Some(name.as_ref()?)),
             None if self.vias.is_direct() => return Some(Way::Direct),
             None => (false, (to == ask.to).then(|| self.name_for(ask)).flatten()),
         };
@@ -293,7 +294,7 @@ impl Context {
 
     /// The number of a new flow.
     fn next_flow(&self) -> u64 {
-        self.last_flow.fetch_add(1, Ordering::Relaxed) + 1
+        self.whole.last_flow.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Writes down a verdict; denials as far as their rate allows, further ones are counted.
@@ -309,7 +310,7 @@ impl Context {
     /// Writes down a denial; `rules` are those whose permission would help.
     fn note_denial(&mut self, now: Instant, flow: u64, ask: &Ask, verdict: Verdict, rules: &Rules) {
         let find = || lasting(&self.dns, ask, rules.hint(ask, None));
-        if self.denials.note_destination(now, ask, find) {
+        if self.whole.denials.with(|denials| denials.note_destination(now, ask, find)) {
             let (guest, to) = (ask.guest, ask.destination());
             tracing::info!(%guest, to, "a destination was refused");
             self.note(|| Record::Verdict { flow, ask: ask.clone(), verdict });
@@ -320,9 +321,13 @@ impl Context {
     pub(crate) fn note_refused_names(&mut self, now: Instant) {
         let (names, more) = self.dns.take_refused();
         let audit = self.rules.is_audit();
-        self.denials.note_beyond(now, more);
+        if names.is_empty() && more == 0 {
+            return;
+        }
+        self.whole.denials.with(|denials| denials.note_beyond(now, more));
         for name in names {
-            if self.denials.note_name(now, name.as_ref(), &self.rules) {
+            let note = |denials: &mut Denials| denials.note_name(now, name.as_ref(), &self.rules);
+            if self.whole.denials.with(note) {
                 let guest = self.guest;
                 let text = name.as_ref().map_or("unreadable", |name| name.as_str());
                 if !audit {
@@ -335,7 +340,7 @@ impl Context {
 
     /// Writes down the number of refusals without a record of their own, if that is due.
     pub(crate) fn note_denial_sum(&mut self, now: Instant, at_the_end: bool) {
-        if let Some((count, duration)) = self.denials.take_sum(now, at_the_end) {
+        if let Some((count, duration)) = self.whole.denials.take_sum(now, at_the_end) {
             let guest = self.guest;
             self.note(|| Record::Denials { guest, count, duration });
         }
@@ -343,18 +348,14 @@ impl Context {
 
     /// Whether the guest may send to one more destination, if the rules permit that.
     pub(crate) fn may_add_destination(&mut self, now: Instant) -> bool {
-        let may = self.destinations.check(now).is_ok();
+        let may = self.whole.destinations.check(now).is_ok();
         self.counters.destinations_refused += u64::from(!may);
         may
     }
 
     /// Counts a new destination, for which [`may_add_destination`](Self::may_add_destination) was true.
     pub(crate) fn count_destination(&mut self, now: Instant) {
-        self.destinations.charge(now, 1);
-    }
-
-    pub(crate) fn rate_of_destinations() -> Rate {
-        Rate::new(DESTINATIONS_PER_SECOND, DESTINATIONS_BURST)
+        self.whole.destinations.charge(now, 1);
     }
 
     /// Adds the names for which the resolver has given the destination since.
@@ -369,10 +370,10 @@ impl Context {
     }
 
     /// Has other rules decide from now on. Flows that exist are to be [judged again](Self::judge_again).
-    pub(crate) fn set_rules(&mut self, rules: Arc<Rules>) {
+    pub(crate) fn set_rules(&mut self, ruling: Ruling) {
+        let (rules, rates) = ruling.on_shard(self.tally.index());
         self.dns.set_rules(Arc::clone(&rules));
-        self.rates = Rates::of(&rules);
-        self.rules = rules;
+        (self.rules, self.rates) = (rules, rates);
     }
 
     /// Judges a flow to `to` again, after a change of rules. Returns the new demand on what the flow has yet to show; `None`:
@@ -489,7 +490,7 @@ impl Context {
         self.counters.denied += 1;
         self.counters.mismatched += 1;
         let find = || lasting(&self.dns, ask, self.rules.hint(ask, Some(shown)));
-        if self.denials.note_shown(now, ask, shown, find) {
+        if self.whole.denials.with(|denials| denials.note_shown(now, ask, shown, find)) {
             let (guest, to, by) = (ask.guest, ask.destination(), shown.by.name());
             let name = shown.name.as_ref().map(Name::as_str);
             tracing::info!(%guest, to, by, name, "a connection was refused for the name it shows");

@@ -15,7 +15,8 @@ use crate::request::{Ask, ByPolicy, Demand, Judge as _, Owed, Protocol, Shown, S
 pub(super) enum Found {
     /// The verdict, and the final destination.
     Verdict(Verdict, SocketAddr),
-    /// The rules are about this machine's addresses, and the kernel does not say whether this is one.
+    /// The rules are about this machine's addresses, and the kernel does not say whether this is one; or a panic of
+    /// another core has broken the names that denials have.
     Unknown,
     /// The policy is asked.
     Waits(QuestionId),
@@ -27,6 +28,9 @@ impl Context {
     pub(super) fn verdict(&mut self, now: Instant, flow: Option<u64>, ask: &mut Ask) -> Found {
         let (asked, given) = (ask.to, Arc::clone(&ask.given));
         ask.demand = Demand::Nothing;
+        if self.dns.is_broken() {
+            return Found::Unknown;
+        }
         let mut verdict = Verdict::Refuse;
         let needs_local = self.rules.asks_for_ours()
             || self.vias.asks_for_ours()

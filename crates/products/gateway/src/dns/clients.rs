@@ -1,13 +1,15 @@
 //! TCP connections of the guest to its resolver, each with one query at a time (RFC 7766).
 
 use pagewire::services::{
-    Error, Instant, ListenerId, RecvFlags, SendFlags, SocketId, Stack, TcpId,
+    Error, Instant, ListenOptions, ListenerId, RecvFlags, SendFlags, SocketBind, SocketId, Stack,
+    TcpId,
 };
 use slab::Slab;
 use std::net::SocketAddr;
 
 use super::upstream::{framed, unframed};
 use crate::limits::{DNS_CLIENT_TIME, DNS_CLIENTS, DNS_QUERY};
+use crate::tally::{Item, Tally};
 
 /// Bytes of the longest query with its length in front.
 const ROOM: usize = 2 + DNS_QUERY;
@@ -34,19 +36,38 @@ struct Client {
 }
 
 /// The TCP connections of one guest.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Clients {
     listeners: Vec<ListenerId>,
     all: Slab<Client>,
     next: u64,
     /// Connections beyond the limit, and those with a query that is too long.
     pub(super) refused: u64,
+    tally: Tally,
 }
 
 impl Clients {
-    pub(super) fn listen(&mut self, stack: &mut Stack, local: SocketAddr) -> Result<(), Error> {
-        self.listeners.push(stack.listen(local, DNS_CLIENTS)?);
+    pub(super) fn new(tally: Tally) -> Self {
+        Self { listeners: Vec::new(), all: Slab::new(), next: 0, refused: 0, tally }
+    }
+
+    pub(super) fn listen(
+        &mut self,
+        stack: &mut Stack,
+        local: SocketAddr,
+        options: SocketBind,
+    ) -> Result<(), Error> {
+        let (reserved, local) = stack.reservations().reserve(local, options)?;
+        let reservation = Some(reserved);
+        let options = ListenOptions { backlog: DNS_CLIENTS, reservation, ..Default::default() };
+        let listener = stack.listen(local, options);
+        stack.reservations().release(reserved);
+        self.listeners.push(listener?);
         Ok(())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
     }
 
     /// Handles an event, if it is of a socket here.
@@ -65,7 +86,7 @@ impl Clients {
     }
 
     fn accept(&mut self, now: Instant, stack: &mut Stack, id: TcpId) {
-        if self.all.len() >= DNS_CLIENTS {
+        if self.tally.is_full(Item::DnsClients, self.all.len(), DNS_CLIENTS) {
             self.refused += 1;
             return reset(now, stack, id);
         }

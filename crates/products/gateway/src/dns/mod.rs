@@ -5,6 +5,7 @@
 
 mod clients;
 mod invented;
+mod memory;
 mod own;
 pub(crate) mod query;
 #[cfg(test)]
@@ -15,6 +16,7 @@ mod server;
 mod server_tests;
 mod upstream;
 
+pub(crate) use memory::Memory;
 pub use own::OwnNames;
 pub use resolvers::Resolver;
 pub use server::{DeniedName, DnsConfig, DnsCounters, DnsServer};

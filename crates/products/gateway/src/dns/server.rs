@@ -4,22 +4,22 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::{fmt, io};
 
 use pagewire::services::{Error, Event, Instant, RecvFlags, SocketBind, Stack, UdpId};
 
 use super::PORT;
 use super::clients::{ClientId, Clients};
-use super::invented::InventedAddresses;
+use super::memory::Memory;
 use super::own::OwnNames;
 use super::query::{self, AnsweredAddresses, BadQuery, Code, Query};
 use super::resolvers::{Resolver, Resolvers};
 use super::upstream::{FinishedQuery, PendingQuery, Transport, Upstream};
-use crate::limits::{DNS_BURST, DNS_DENIED, DNS_OWN_TTL, DNS_PER_SECOND, DNS_QUERY};
+use crate::limits::{DNS_DENIED, DNS_IN_FLIGHT, DNS_OWN_TTL, DNS_QUERY};
 use crate::policy::{Names, Reason, Resolved, Rules};
-use crate::rate::Rate;
 use crate::request::Name;
+use crate::tally::{Item, Tally};
 
 /// The answer about a name that a rule forbids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,11 +100,9 @@ pub struct DnsServer {
     rules: Arc<Rules>,
     resolves_open: bool,
     denied: DeniedName,
-    names: Names,
-    /// Addresses that stand for names; `None`: resolvers are asked.
-    invented: Option<InventedAddresses>,
-    /// Queries that are passed on.
-    rate: Rate,
+    /// What the guest was told, by this resolver and by those of its other cores.
+    memory: Memory,
+    tally: Tally,
     /// Names that were refused, for whoever writes that down.
     refused: VecDeque<Option<Name>>,
     /// Number of refused names beyond [`DNS_DENIED`].
@@ -133,13 +131,25 @@ impl DnsServer {
     /// If an address is not one of the stack's, or another socket has the port; the kernel's, if
     /// this process has too many descriptors.
     pub fn open(stack: &mut Stack, config: DnsConfig) -> io::Result<Self> {
+        let memory = Memory::new(&config.resolver);
+        Self::open_shared(stack, config, memory, Tally::lone())
+    }
+
+    /// As [`open`](Self::open), for a guest of several cores, each of which opens a resolver with the same memory.
+    pub(crate) fn open_shared(
+        stack: &mut Stack,
+        config: DnsConfig,
+        memory: Memory,
+        tally: Tally,
+    ) -> io::Result<Self> {
         let DnsConfig { on, resolver, own, rules, resolves_open, denied } = config;
         let failed = |error: Error| io::Error::from_raw_os_error(error.errno());
-        let (mut sockets, mut clients) = (Vec::new(), Clients::default());
+        let (mut sockets, mut clients) = (Vec::new(), Clients::new(tally.clone()));
+        let options = SocketBind { every_shard: !tally.is_lone(), ..SocketBind::default() };
         for address in on {
             let local = SocketAddr::new(address, PORT);
-            sockets.push(stack.bind_udp(local, SocketBind::default()).map_err(failed)?);
-            clients.listen(stack, local).map_err(failed)?;
+            sockets.push(stack.bind_udp(local, options).map_err(failed)?);
+            clients.listen(stack, local, options).map_err(failed)?;
         }
         Ok(Self {
             sockets,
@@ -150,9 +160,8 @@ impl DnsServer {
             rules,
             resolves_open,
             denied,
-            names: Names::default(),
-            invented: (resolver == Resolver::Invented).then(InventedAddresses::default),
-            rate: Rate::new(DNS_PER_SECOND, DNS_BURST),
+            memory,
+            tally,
             refused: VecDeque::new(),
             more_refused: 0,
             counters: DnsCounters::default(),
@@ -192,29 +201,35 @@ impl DnsServer {
     }
 
     /// The names of addresses that the guest was given.
-    pub fn names(&mut self) -> &mut Names {
-        &mut self.names
+    pub fn names(&self) -> MutexGuard<'_, Names> {
+        self.memory.names()
+    }
+
+    /// Whether names may be missing that denials have.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.memory.is_broken()
     }
 
     /// The names of an address that the guest was given, the latest first.
-    pub(crate) fn names_of(&mut self, now: Instant, address: IpAddr) -> Arc<[Name]> {
-        match self.invented.as_mut().and_then(|invented| invented.visit(address)) {
+    pub(crate) fn names_of(&self, now: Instant, address: IpAddr) -> Arc<[Name]> {
+        match self.memory.visit(address) {
             Some(name) => [name].into(),
-            None => self.names.of(now, address),
+            None => self.names().of(now, address),
         }
     }
 
     /// The name that an address of the gateway's invention stands for, if it still stands for one; `None`: the address
     /// is no such one.
-    pub(crate) fn invented(&self, address: IpAddr) -> Option<Option<&Name>> {
-        self.invented.as_ref()?.get(address)
+    pub(crate) fn invented(&self, address: IpAddr) -> Option<Option<Name>> {
+        self.memory.stands_for(address)
     }
 
     /// The part of the names that the gateway itself gives this address: no stranger chose it.
     pub(crate) fn given(&self, names: &[Name], address: IpAddr) -> Arc<[Name]> {
-        let is_invented = |name: &Name| self.invented(address).flatten() == Some(name);
+        let invented = self.invented(address).flatten();
         let gives = |name: &&Name| {
-            self.own.get(name).is_some_and(|all| all.contains(&address)) || is_invented(name)
+            let is_own = self.own.get(name).is_some_and(|all| all.contains(&address));
+            is_own || invented.as_ref() == Some(*name)
         };
         names.iter().filter(gives).cloned().collect()
     }
@@ -227,7 +242,7 @@ impl DnsServer {
     /// Other rules, from now on.
     pub fn set_rules(&mut self, rules: Arc<Rules>) {
         self.rules = rules;
-        let denied: Vec<(Name, IpAddr)> = self.names.named(|name| self.rules.denies_name(name));
+        let denied = self.names().named(|name| self.rules.denies_name(name));
         for (name, address) in denied {
             let addresses = vec![(address, DNS_OWN_TTL)];
             self.keep_denials(&Resolved { names: vec![name], addresses });
@@ -280,9 +295,11 @@ impl DnsServer {
                 let transport =
                     if matches!(asker, Asker::Tcp(_)) { Transport::Tcp } else { Transport::Udp };
                 let asked = PendingQuery { asker, message, query, transport };
-                let done = match self.rate.take(now) {
-                    Ok(()) => self.upstream.ask(now, &mut self.resolvers, asked),
-                    Err(_) => Some(FinishedQuery { asked, answer: None }),
+                let may = !self.tally.is_full(Item::Queries, self.upstream.len(), DNS_IN_FLIGHT)
+                    && self.memory.may_ask(now);
+                let done = match may {
+                    true => self.upstream.ask(now, &mut self.resolvers, asked),
+                    false => Some(FinishedQuery { asked, answer: None }),
                 };
                 if let Some(done) = done {
                     self.deliver(now, stack, done);
@@ -318,7 +335,7 @@ impl DnsServer {
             let addresses_with_time = addresses.iter().map(|addr| (*addr, DNS_OWN_TTL)).collect();
             let resolved = Resolved { names: vec![name.clone()], addresses: addresses_with_time };
             let answer = query.lead_to(message, addresses);
-            self.names.learn(now, &resolved);
+            self.names().learn(now, &resolved);
             if !self.keep_denials(&resolved) {
                 return self.deny(&query, message);
             }
@@ -337,11 +354,11 @@ impl DnsServer {
             false if self.rules.is_audit() => self.note_denied(&query),
             false => return self.deny(&query, message),
         }
-        if let Some(invented) = &mut self.invented {
+        if self.memory.invents() {
             let Some(name) = query.name.as_ref().filter(|name| name.is_host_name()) else {
                 return self.deny(&query, message);
             };
-            let address = query.asks_for_ipv4().then(|| invented.address_of(name));
+            let address = query.asks_for_ipv4().then(|| self.memory.invent(name)).flatten();
             self.counters.own += 1;
             return Decision::Answer(query.lead_to(message, address.as_slice()));
         }
@@ -380,12 +397,13 @@ impl DnsServer {
 
     /// Remembers for good where the names lead that denials have. `false`: there is no room.
     fn keep_denials(&mut self, resolved: &Resolved) -> bool {
-        let (rules, names) = (&self.rules, &mut self.names);
+        let (rules, mut names) = (&self.rules, self.memory.names());
         let kept = resolved.names.iter().filter(|name| rules.denies_name(name)).all(|name| {
             let addresses = resolved.addresses.iter().map(|(address, _)| *address);
             let stands_for = |other: &Name| rules.denies_as_much(other, name);
             names.deny(name, addresses, stands_for).is_ok()
         });
+        drop(names);
         if !kept {
             if self.counters.denials_full == 0 {
                 tracing::warn!(
@@ -412,9 +430,15 @@ impl DnsServer {
         };
         let resolved = Resolved { names, addresses };
         if !resolved.addresses.is_empty() {
-            self.names.learn(now, &resolved);
+            self.names().learn(now, &resolved);
         }
         !denied || (!more_names && !more_addresses && self.keep_denials(&resolved))
+    }
+
+    /// Notes how much of the guest's limits this resolver has.
+    pub(crate) fn note_in_use(&self) {
+        self.tally.note(Item::Queries, self.upstream.len());
+        self.tally.note(Item::DnsClients, self.clients.len());
     }
 
     /// Queries that wait for resolvers, each with a descriptor.

@@ -17,7 +17,7 @@ use slab::Slab;
 
 use super::query::{self, Query};
 use super::resolvers::Resolvers;
-use crate::limits::{DNS_IN_FLIGHT, DNS_MESSAGE, DNS_TIME, DNS_TRY_TIME};
+use crate::limits::{DNS_MESSAGE, DNS_TIME, DNS_TRY_TIME};
 
 /// Events taken by one system call.
 const EVENTS: usize = 64;
@@ -125,9 +125,6 @@ impl<A> Upstream<A> {
         resolvers: &mut Resolvers,
         asked: PendingQuery<A>,
     ) -> Option<FinishedQuery<A>> {
-        if self.exchanges.len() >= DNS_IN_FLIGHT {
-            return Some(FinishedQuery { asked, answer: None });
-        }
         let give_up = now + DNS_TIME;
         let exchange = Exchange { asked, number: 0, attempts: 0, give_up, current: None };
         let index = self.exchanges.insert(exchange);

@@ -3,13 +3,14 @@
 use std::io::Read as _;
 use std::time::Duration;
 
+use crate::context::Ruling;
 use crate::policy::{Resolved, Rules};
 use crate::request::{How, Protocol, Record, Verdict};
 use crate::world::{Settings, World};
 
 /// A guest that knows `good.example` at 203.0.113.1, under rules that refuse nothing.
 fn audited(rules: Rules) -> World {
-    let mut world = World::new(Settings { rules: rules.audit(), ..Settings::default() });
+    let world = World::new(Settings { rules: rules.audit(), ..Settings::default() });
     let names = vec!["good.example".parse().unwrap()];
     let addresses = vec![("203.0.113.1".parse().unwrap(), Duration::from_secs(600))];
     world.relay.context.dns.names().learn(world.now, &Resolved { names, addresses });
@@ -133,7 +134,7 @@ fn an_audit_that_ends_by_other_rules_ends_what_these_forbid() {
     world.say(good, b"GET / HTTP/1.1\r\nHost: good.example\r\n\r\n");
     world.say(other, b"anything\n");
     let rules = Rules::default().allow("good.example".parse().unwrap());
-    assert_eq!(world.relay.set_rules(world.now, &mut world.gateway, rules), 1);
+    assert_eq!(world.relay.set_rules(world.now, &mut world.gateway, Ruling::of(rules)), 1);
     world.settle();
     assert_eq!(world.error(good), None);
     assert!(world.error(other).is_some());
@@ -155,7 +156,7 @@ fn a_permission_for_a_closed_address_that_is_taken_back_ends_its_flows_in_an_aud
     let mut world = audited(rules.clone().allow("100.100.100.200".parse().unwrap()));
     let [id, other] = [closed, "203.0.113.9:80"].map(|at| world.connect(at));
     assert_eq!(world.error(id), None);
-    assert_eq!(world.relay.set_rules(world.now, &mut world.gateway, rules), 1);
+    assert_eq!(world.relay.set_rules(world.now, &mut world.gateway, Ruling::of(rules)), 1);
     world.settle();
     assert!(world.error(id).is_some());
     assert_eq!(world.error(other), None);

@@ -30,15 +30,16 @@ use super::dialler::Dialled;
 use super::pair::Pair;
 use super::{Flow, Relay};
 use crate::asking::{QuestionId, Waiting};
-use crate::context::{Denial, FlowRecord, Judged, JudgedFlow};
+use crate::context::{Denial, FlowRecord, Judged, JudgedFlow, TimeWait, Whole};
 use crate::limits::{
-    CONNECTS_BURST, CONNECTS_PER_SECOND, DIAL_FAIR, DIAL_RETRY, DIALS, DIALS_PER_DESTINATION,
-    FAILED_CONNECT_COSTS, LARGE_BUFFERS, LEAVES_BURST, LEAVES_PER_SECOND, LEFT_DESTINATIONS,
-    LEFT_LOOK, SMALL_BUFFER, VIA_READ, VIA_TIME,
+    CONNECTS_PER_SECOND, DIAL_FAIR, DIAL_RETRY, DIALS, DIALS_PER_DESTINATION,
+    DIALS_PER_DESTINATION_LEAST, FAILED_CONNECT_COSTS, LARGE_BUFFERS, SMALL_BUFFER, VIA_READ,
+    VIA_TIME,
 };
-use crate::rate::Rate;
+use crate::rate::SharedRate;
 use crate::request::{FlowState, How, Protocol};
 use crate::shown::Gate;
+use crate::tally::{Item, Tally};
 use crate::udp::errors;
 use crate::via::{Handshake, Next, Refused, Route, Way};
 
@@ -59,9 +60,11 @@ pub(super) struct Dials {
     /// Number of dials without an answer, in all and for each destination.
     in_flight: usize,
     by_destination: HashMap<IpAddr, usize>,
-    rate: Rate,
-    /// Connections to each destination that the guest ended first: their ports are in TIME-WAIT.
-    time_wait: HashMap<SocketAddr, Rate>,
+    /// The most dials without an answer, in all and for each destination.
+    most: (usize, usize),
+    rate: SharedRate,
+    /// Connections to each destination that the guest ended first.
+    time_wait: TimeWait,
     /// No dial begins before this time, for want of descriptors or memory.
     paused_until: Option<Instant>,
     /// The time to check waiting requests again.
@@ -190,7 +193,8 @@ impl Dialling {
 }
 
 impl Dials {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(whole: &Whole, tally: &Tally) -> Self {
+        let each = tally.part_of(DIALS_PER_DESTINATION).max(DIALS_PER_DESTINATION_LEAST);
         Self {
             requests: HashMap::new(),
             waiting: VecDeque::new(),
@@ -199,8 +203,9 @@ impl Dials {
             oldest: VecDeque::new(),
             in_flight: 0,
             by_destination: HashMap::new(),
-            rate: Rate::new(CONNECTS_PER_SECOND, CONNECTS_BURST),
-            time_wait: HashMap::new(),
+            most: (tally.part_of(DIALS), each),
+            rate: whole.dials.clone(),
+            time_wait: whole.time_wait.clone(),
             paused_until: None,
             retry_at: None,
             asked: VecDeque::new(),
@@ -243,37 +248,10 @@ impl Dials {
         self.in_flight
     }
 
-    /// Counts a connection that the guest has ended first: its port stays in TIME-WAIT. (To loopback addresses Linux
-    /// reuses such a port after a second.)
-    pub(super) fn note_time_wait(&mut self, now: Instant, to: SocketAddr) {
-        if to.ip().is_loopback() {
-            return;
-        }
-        if self.time_wait.len() >= LEFT_DESTINATIONS && !self.time_wait.contains_key(&to) {
-            let some = self.time_wait.iter().take(LEFT_LOOK);
-            let least = some.min_by_key(|(_, rate)| rate.busy_until()).map(|(to, _)| *to);
-            least.map(|to| self.time_wait.remove(&to));
-        }
-        let fresh = || Rate::new(LEAVES_PER_SECOND, LEAVES_BURST);
-        self.time_wait.entry(to).or_insert_with(fresh).charge(now, 1);
-    }
-
     /// Numbers of requests that wait for a slot, and for a port.
     #[cfg(test)]
     pub(super) fn lists(&self) -> (usize, usize) {
         (self.waiting.len(), self.parked.len())
-    }
-
-    /// Number of connections to the destination in TIME-WAIT.
-    #[cfg(test)]
-    pub(super) fn time_wait(&self, now: Instant, to: SocketAddr) -> u32 {
-        let busy = self.time_wait.get(&to).map_or(Instant::ZERO, Rate::busy_until);
-        (busy.saturating_since(now) * LEAVES_PER_SECOND).as_secs() as u32
-    }
-
-    /// Whether the destination has ports left; if not, the time of the next.
-    fn ports_for(&self, now: Instant, to: SocketAddr) -> Result<(), Instant> {
-        self.time_wait.get(&to).map_or(Ok(()), |rate| rate.check(now))
     }
 
     fn begin(&mut self, now: Instant, id: RequestId, to: IpAddr) {
@@ -488,8 +466,12 @@ impl Relay {
             self.retry_by(until);
             return DialSlot::Full;
         }
-        // No retry is due: the end of a connection is an event, and causes a turn.
-        if self.connections() >= self.setup.connections {
+        let (own, most) = (self.connections(), self.setup.connections);
+        if !self.context.tally.may_add(Item::Connections, own, most) {
+            // The end of an own connection is an event, and causes a turn. That of another core's does not.
+            if own < most {
+                self.retry_by(now + DIAL_RETRY);
+            }
             return DialSlot::Full;
         }
         if !self.may_open() {
@@ -497,13 +479,14 @@ impl Relay {
             self.retry_by(now + DIAL_RETRY);
             return DialSlot::Full;
         }
-        if let Err(at) = self.dials.ports_for(now, to.peer) {
+        if let Err(at) = self.dials.time_wait.check(now, to.peer) {
             self.retry_by(at);
             return DialSlot::NoPort(at);
         }
         let to = to.host;
         let here = self.dials.by_destination.get(&to).copied().unwrap_or(0);
-        let (is_full, is_crowded) = (self.dials.in_flight >= DIALS, here >= DIALS_PER_DESTINATION);
+        let (most, each) = self.dials.most;
+        let (is_full, is_crowded) = (self.dials.in_flight >= most, here >= each);
         if is_full || is_crowded {
             let among = (is_crowded).then_some(to);
             let Some((began, oldest)) = self.dials.oldest(among) else { return DialSlot::Full };
@@ -533,7 +516,8 @@ impl Relay {
         self.context.counters.dialled += 1;
         match self.setup.dialler.dial(to.peer, &pending.record.ask) {
             Ok(Dialled { socket, connected }) => {
-                if self.flows.len() >= LARGE_BUFFERS {
+                let others = self.context.tally.others(Item::Connections);
+                if self.flows.len() + others >= LARGE_BUFFERS {
                     limit_buffers(&socket);
                 }
                 let handshake = pending.proxy.as_ref().map(|proxy| proxy.route.handshake());
@@ -609,7 +593,7 @@ impl Relay {
         else {
             return;
         };
-        let gate = Gate::new(pending.record.ask.demand, &self.context.held);
+        let gate = Gate::new(pending.record.ask.demand, &self.context.whole.held);
         let mut pair = Pair::new(tcp, socket, pending.record, peer);
         pair.gate = gate.map(Box::new);
         pair.note_host(ready);
@@ -772,7 +756,7 @@ impl Relay {
 
     /// Drops every request: dials are closed, and the stack drops the requests with its listener.
     pub(super) fn drop_requests(&mut self) {
-        self.dials = Dials::new();
+        self.dials = Dials::new(&self.context.whole, &self.context.tally);
         self.flows.retain(|_, (_, flow)| !matches!(flow, Flow::Dialling(_)));
     }
 }

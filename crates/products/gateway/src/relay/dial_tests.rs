@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pagewire::services::{Error, RecvFlags, TcpId};
 
+use crate::context::Ruling;
 use crate::dns::{OwnNames, Resolver};
 use crate::limits::{DIALS_PER_DESTINATION, VIA_TIME};
 use crate::policy::{Resolved, Rules};
@@ -210,7 +211,7 @@ fn dials_count_for_the_destination_and_ports_for_the_proxy() {
     world.settle();
     world.far(DIALS_PER_DESTINATION).shutdown(std::net::Shutdown::Write).unwrap();
     world.settle();
-    let waits = |to: &str| world.relay.dials.time_wait(world.now, to.parse().unwrap());
+    let waits = |to: &str| world.relay.context.whole.time_wait.len(world.now, to.parse().unwrap());
     assert_eq!((waits("192.0.2.1:3128"), waits("203.0.113.2:80")), (1, 0));
 }
 
@@ -247,7 +248,7 @@ fn a_flow_ends_when_rules_no_longer_permit_the_name_that_its_proxy_was_told() {
     say(&mut world, 0, OK.as_bytes());
     for (rules, ended) in [(allow(&["tcp:b.example"]), 0), (allow(&["tcp:a.example"]), 1)] {
         let (now, stack) = (world.now, &mut world.gateway);
-        assert_eq!(world.relay.set_rules(now, stack, rules), ended);
+        assert_eq!(world.relay.set_rules(now, stack, Ruling::of(rules)), ended);
     }
 }
 

@@ -6,7 +6,7 @@ use pagewire::services::{Answer, Instant, RequestId, Stack, Unreachable};
 
 use super::pair::{Flags, Step};
 use super::{Flow, Relay};
-use crate::context::Decide;
+use crate::context::{Decide, Ruling};
 use crate::limits::RULES;
 use crate::policy::{Rule, Rules};
 use crate::request::{Demand, FlowState, How};
@@ -18,9 +18,16 @@ impl Relay {
         Arc::clone(&self.context.rules)
     }
 
-    /// The rules that would permit what an audit has written down, and for how many flows.
+    /// The rules that would permit what an audit has written down, and for how many flows. Connections of other relays
+    /// that nothing has caused to be written down so far are left out.
     pub(crate) fn learned(&self) -> Vec<(Rule, u64)> {
-        let mut all = self.context.denials.permissions();
+        let mut all = self.context.whole.denials.with(|denials| denials.permissions());
+        self.add_missing(&mut all);
+        all
+    }
+
+    /// Adds the rules that would permit connections of this relay which an audit has not written down so far.
+    pub(crate) fn add_missing(&self, all: &mut Vec<(Rule, u64)>) {
         for (_, (_, flow)) in &self.flows {
             // A connection that goes on, and has shown nothing so far.
             if let Flow::Pair(pair) = flow
@@ -33,13 +40,12 @@ impl Relay {
                 }
             }
         }
-        all
     }
 
     /// Has other rules decide from now on. Flows that they forbid end. Returns the number of these, but for those between
     /// two sockets of this machine's kernel, which another thread ends soon.
-    pub(crate) fn set_rules(&mut self, now: Instant, stack: &mut Stack, rules: Rules) -> usize {
-        self.context.set_rules(Arc::new(rules));
+    pub(crate) fn set_rules(&mut self, now: Instant, stack: &mut Stack, ruling: Ruling) -> usize {
+        self.context.set_rules(ruling);
         let ended = self.end_flows(now, stack, &mut |context, record, to| {
             context.judge_again(now, record, to).map(Some).ok_or(How::Prohibited)
         });

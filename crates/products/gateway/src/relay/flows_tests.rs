@@ -6,6 +6,7 @@ use std::time::Duration;
 use pagewire::services::Error;
 use pagewire::udp::UdpTarget;
 
+use crate::context::Ruling;
 use crate::limits::PROTOCOL_TIME;
 use crate::policy::{Resolved, Rules};
 use crate::request::{How, Protocol, Record, ShownBy};
@@ -22,7 +23,7 @@ fn rules(allow: &[&str], deny: &[&str]) -> Rules {
 
 /// A guest that has looked up a name, and whose rules permit these.
 fn named(allow: &[&str]) -> World {
-    let mut world = World::new(Settings { rules: rules(allow, &[]), ..Settings::default() });
+    let world = World::new(Settings { rules: rules(allow, &[]), ..Settings::default() });
     let names = ["good.example", "fine.example"].map(|name| name.parse().unwrap()).to_vec();
     let addresses = vec![("203.0.113.1".parse().unwrap(), Duration::from_secs(600))];
     let answer = Resolved { names, addresses };
@@ -31,7 +32,7 @@ fn named(allow: &[&str]) -> World {
 }
 
 fn set(world: &mut World, rules: Rules) -> usize {
-    let ended = world.relay.set_rules(world.now, &mut world.gateway, rules);
+    let ended = world.relay.set_rules(world.now, &mut world.gateway, Ruling::of(rules));
     world.settle();
     ended
 }

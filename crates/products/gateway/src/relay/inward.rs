@@ -5,10 +5,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-use pagewire::services::{Error, Instant, Stack, TcpConnect, TcpId};
+use pagewire::services::{Error, Flow as StackFlow, Instant, Stack, TcpConnect, TcpId};
 use rustix::event::epoll::EventFlags;
 use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
 
+use super::neighbours::{Client, Parcel};
 use super::pair::{Pair, reset_on_drop};
 use super::ports::{Leads, Place, Published, Socket};
 use super::{Flow, Relay};
@@ -18,6 +19,7 @@ use crate::limits::{ACCEPT_BURST, CLIENTS_LEAVE, DIAL_RETRY};
 use crate::publish::{OpenPort, Publish, PublishedPort, Unlink};
 use crate::request::{How, Protocol};
 use crate::splice::Listens;
+use crate::tally::Item;
 
 impl Relay {
     /// Publishes open sockets to the guest's address of their own version of IP, or to any: all or none.
@@ -99,7 +101,7 @@ impl Relay {
                         loopback.splicer().close(number);
                     }
                     if let Some(guest) = guest {
-                        self.udp.unpublish(now, &self.context, guest);
+                        self.close_datagrams(now, guest);
                     }
                 }
             }
@@ -226,8 +228,9 @@ impl Relay {
 
     /// Clients leave a part of the connections for the guest's own.
     fn has_room_for_clients(&self) -> bool {
-        let all = self.setup.connections;
-        self.connections() < (all - all / CLIENTS_LEAVE).max(1) && self.may_open()
+        let (all, own) = (self.setup.connections, self.connections());
+        let most = (all - all / CLIENTS_LEAVE).max(1);
+        !self.context.tally.is_full(Item::Connections, own, most) && self.may_open()
     }
 
     /// Connects a client with the guest; a client that may not, or cannot, is reset.
@@ -264,12 +267,34 @@ impl Relay {
         // A client that the guest can answer keeps its address.
         let link = &self.context.link;
         let kept = client.filter(|client| link.can_answer(client.ip(), to.ip()));
+        if let (Some(neighbours), Some(client)) = (&self.setup.neighbours, kept) {
+            let home = stack.home_of(&StackFlow::tcp(to, client, 0));
+            if home != neighbours.index() {
+                let client = Box::new(Client { socket, client, to, record });
+                return self.send_client(now, home, client);
+            }
+        }
+        self.connect_guest(now, stack, socket, (kept, from, to), record);
+    }
+
+    /// Connects a client with the guest on this core: from its own address if that is kept.
+    fn connect_guest(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        socket: OwnedFd,
+        (kept, from, to): (Option<SocketAddr>, SocketAddr, SocketAddr),
+        record: FlowRecord,
+    ) {
         match connect(now, stack, kept, to) {
             Ok(tcp) => {
                 let mut pair = Pair::new(tcp, socket, record, from);
                 pair.note_host(EventFlags::empty());
                 match self.insert(Flow::Pair(pair)) {
-                    Ok(at) => self.joined(now, tcp, at),
+                    Ok(at) => {
+                        self.context.tally.add(Item::Connections);
+                        self.joined(now, tcp, at);
+                    }
                     Err(_) => super::reset(now, stack, tcp),
                 }
             }
@@ -280,6 +305,117 @@ impl Relay {
             }
         }
     }
+}
+
+/// # Other cores
+impl Relay {
+    /// Sends a client to the relay on whose core the guest's answers come in.
+    fn send_client(&mut self, now: Instant, home: usize, client: Box<Client>) {
+        let Some(neighbours) = &self.setup.neighbours else { return };
+        self.context.tally.send_to(home);
+        if let Err(Parcel::Client(client)) = neighbours.send(home, Parcel::Client(client)) {
+            self.context.tally.arrive_at(home);
+            self.drop_client(now, *client, How::Removed);
+        }
+    }
+
+    fn drop_client(&self, now: Instant, client: Client, how: How) {
+        reset_on_drop(&client.socket);
+        client.record.close(now, how, &self.context);
+    }
+
+    /// Takes what other relays, and this one, have sent.
+    pub(super) fn take_parcels(&mut self, now: Instant, stack: &mut Stack) {
+        let Some(neighbours) = &self.setup.neighbours else { return };
+        let index = neighbours.index();
+        for parcel in neighbours.take() {
+            match parcel {
+                Parcel::Client(client) => {
+                    // Rules may have changed since the verdict.
+                    if self.context.permits_client(&client.record.ask) {
+                        let Client { socket, client, to, record } = *client;
+                        self.connect_guest(now, stack, socket, (Some(client), client, to), record);
+                    } else {
+                        self.drop_client(now, *client, How::Prohibited);
+                    }
+                    self.context.tally.arrive_at(index);
+                }
+                Parcel::Publish(socket, guest) => {
+                    let home = home_of_datagrams(stack, guest);
+                    if home != index {
+                        self.pass_on(home, Parcel::Publish(socket, guest));
+                    } else if let Err(error) =
+                        self.udp.publish(now, &mut self.context, socket, guest)
+                    {
+                        tracing::warn!(%guest, %error, "a port for datagrams is not served");
+                    }
+                }
+                Parcel::Unpublish(guest) => {
+                    let home = home_of_datagrams(stack, guest);
+                    if home == index {
+                        self.udp.unpublish(now, &self.context, guest);
+                    } else {
+                        self.pass_on(home, Parcel::Unpublish(guest));
+                    }
+                }
+            }
+        }
+    }
+
+    fn pass_on(&self, to: usize, parcel: Parcel) {
+        // A relay that has ended serves no ports.
+        let _ = self.setup.neighbours.as_ref().map(|neighbours| neighbours.send(to, parcel));
+    }
+
+    /// Ends what other relays have sent, and will send: the guest is removed.
+    pub(super) fn end_parcels(&mut self, now: Instant) {
+        let Some(neighbours) = &self.setup.neighbours else { return };
+        let index = neighbours.index();
+        for parcel in neighbours.close() {
+            if let Parcel::Client(client) = parcel {
+                self.context.tally.arrive_at(index);
+                self.drop_client(now, *client, How::Removed);
+            }
+        }
+    }
+
+    /// Serves a socket for datagrams to the guest's address and port, on the core that has the guest's datagrams
+    /// from there.
+    ///
+    /// # Errors
+    /// As those of [`Udp::publish`](crate::udp::Udp::publish). With several cores, errors of the system are logged.
+    pub(super) fn serve_datagrams(
+        &mut self,
+        now: Instant,
+        socket: OwnedFd,
+        guest: SocketAddr,
+    ) -> io::Result<()> {
+        let Some(neighbours) = &self.setup.neighbours else {
+            return self.udp.publish(now, &mut self.context, socket, guest);
+        };
+        if !self.published.datagrams.insert(guest) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        // This relay finds out the core in its next turn.
+        let sent = neighbours.send(neighbours.index(), Parcel::Publish(socket, guest));
+        sent.map_err(|_| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Ends that.
+    fn close_datagrams(&mut self, now: Instant, guest: SocketAddr) {
+        let Some(neighbours) = &self.setup.neighbours else {
+            return self.udp.unpublish(now, &self.context, guest);
+        };
+        if self.published.datagrams.remove(&guest) {
+            let _ = neighbours.send(neighbours.index(), Parcel::Unpublish(guest));
+        }
+    }
+}
+
+/// The shard that has the guest's datagrams from this address and port, whomever they are for.
+fn home_of_datagrams(stack: &Stack, guest: SocketAddr) -> usize {
+    let any = SocketAddr::new(unspecified(guest), 0);
+    stack.home_of(&StackFlow::udp(guest, any))
 }
 
 /// The clients that were accepted of those that wait.
@@ -309,6 +445,10 @@ fn connect(
 
 /// The address of a client in the namespace; of one that is gone, any.
 fn client_inside(client: Option<SocketAddr>, to: SocketAddr) -> SocketAddr {
-    let none: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
-    client.unwrap_or(SocketAddr::new(none, 0))
+    client.unwrap_or(SocketAddr::new(unspecified(to), 0))
+}
+
+/// The unspecified address of the same version of IP.
+fn unspecified(like: SocketAddr) -> IpAddr {
+    if like.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() }
 }

@@ -255,7 +255,7 @@ impl Relay {
         let local = local.filter(|at| of_loopback(at) || at.ip().is_unspecified());
         let local = local.filter(|_| self.setup.loopback.as_ref().is_some_and(joins));
         let Some(local) = local else {
-            self.udp.publish(now, &mut self.context, socket, guest)?;
+            self.serve_datagrams(now, socket, guest)?;
             return Ok(Place::Datagrams { spliced: None, guest: Some(guest) });
         };
         let mut ask = Ask::new(self.context.guest, Protocol::Udp, local, guest);
@@ -267,7 +267,7 @@ impl Relay {
             (true, false) => (None, None),
             (false, permitted) => {
                 let copy = permitted.then(|| socket.try_clone()).transpose()?;
-                self.udp.publish(now, &mut self.context, socket, guest)?;
+                self.serve_datagrams(now, socket, guest)?;
                 (copy, Some(guest))
             }
         };

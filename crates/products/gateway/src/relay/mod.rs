@@ -14,6 +14,7 @@ mod dialler;
 mod flows;
 mod inward;
 mod loopback;
+mod neighbours;
 mod pair;
 mod ports;
 mod pump;
@@ -43,6 +44,8 @@ use crate::limits::{
     TURN_BYTES,
 };
 use crate::request::{Direction, How};
+use crate::splice::Diverter;
+use crate::tally::Item;
 use crate::udp::Udp;
 pub(crate) use closer::Closer;
 pub(crate) use dial::limit_buffers;
@@ -50,6 +53,7 @@ use dial::{Dialling, Dials};
 pub(crate) use dialler::Kernel;
 pub use dialler::{Dial, Dialled};
 pub(crate) use loopback::Loopback;
+pub(crate) use neighbours::Neighbours;
 use pair::{Flags, Pair, Step, reset_on_drop};
 use ports::Ports;
 pub(crate) use service::RelayService;
@@ -66,6 +70,10 @@ pub(crate) struct Setup {
     pub(crate) addresses: Vec<IpAddr>,
     /// Connections between loopback interfaces; `None`: there are no sockets in the guest's namespace.
     pub(crate) loopback: Option<Loopback>,
+    /// Takes datagrams of clients that come over this machine's loopback, for the first relay's loopback.
+    pub(crate) diverter: Option<Diverter>,
+    /// The relays of the guest's other cores.
+    pub(crate) neighbours: Option<Neighbours>,
 }
 
 pub(crate) struct Relay {
@@ -119,9 +127,10 @@ struct Delivery {
 }
 
 impl Relay {
-    pub(crate) fn new(context: Context, setup: Setup, mut udp: Udp, echo: Echo) -> Self {
-        udp.divert_to(setup.loopback.as_ref().and_then(Loopback::diverter));
+    pub(crate) fn new(context: Context, mut setup: Setup, mut udp: Udp, echo: Echo) -> Self {
+        udp.divert_to(setup.diverter.take());
         Self {
+            dials: Dials::new(&context.whole, &context.tally),
             context,
             setup,
             udp,
@@ -138,7 +147,6 @@ impl Relay {
             deliveries: Vec::new(),
             deliver_at: None,
             closing: Vec::new(),
-            dials: Dials::new(),
             published: Ports::default(),
             accept_at: None,
             sweep_at: None,
@@ -191,6 +199,7 @@ impl Relay {
         }
         if woken {
             self.take_inbox(now, stack);
+            self.take_parcels(now, stack);
         }
         self.list_paced(now);
         self.list_ambiguous(now);
@@ -205,7 +214,8 @@ impl Relay {
         self.udp.turn(now, stack, &mut self.context);
         self.echo.turn(now, stack, &mut self.context);
         if let Some(loopback) = &self.setup.loopback {
-            loopback.splicer().note_others(self.own_descriptors());
+            let others = self.context.tally.others(Item::Descriptors);
+            loopback.splicer().note_others(self.own_descriptors() + others);
         }
         self.context.note_denial_sum(now, false);
         self.setup.closer.close(&mut self.closing);
@@ -218,7 +228,7 @@ impl Relay {
         let datagrams = [self.udp.poll_timeout(), self.echo.poll_timeout()];
         let due = [listed, self.dials.poll_timeout(), self.deliver_at, self.sweep_at];
         let names = self.context.dns.poll_timeout();
-        let denials = self.context.denials.poll_timeout();
+        let denials = self.context.whole.denials.poll_timeout();
         let questions = self.context.desk.as_ref().and_then(Desk::poll_timeout);
         let paced = self.paced.peek().map(|Reverse((at, ..))| *at);
         let ambiguous = self.ambiguous.front().map(|(at, ..)| *at);
@@ -380,7 +390,7 @@ impl Relay {
             Step::Finished | Step::Wait | Step::Again | Step::Judge(_) | Step::Mismatch(_) => {
                 self.context.counters.finished += 1;
                 if flags.contains(Flags::CLOSED_FIRST) && record.ask.direction == Direction::Out {
-                    self.dials.note_time_wait(now, peer);
+                    self.context.whole.time_wait.note(now, peer);
                 }
                 stack.close(now, tcp);
                 self.closing.push(socket);
@@ -470,6 +480,7 @@ impl Relay {
         };
         let serial = self.context.watch.add_stream(socket, SourceKind::Flow, at)?;
         slot.insert((serial, flow));
+        self.context.tally.add(Item::Descriptors);
         Ok(at)
     }
 
@@ -496,7 +507,24 @@ impl Relay {
 
     /// Whether this guest may have another descriptor.
     fn may_open(&self) -> bool {
-        self.own_descriptors() + self.spliced_descriptors() < self.context.share.per_guest()
+        let own = self.own_descriptors() + self.spliced_descriptors();
+        !self.context.tally.is_full(Item::Descriptors, own, self.context.share.per_guest())
+    }
+
+    /// Notes what this relay has of what has a limit for all relays of the guest.
+    pub(super) fn note_in_use(&self) {
+        let tally = &self.context.tally;
+        if tally.is_lone() {
+            return;
+        }
+        tally.note(Item::Connections, self.connections());
+        tally.note(Item::Descriptors, self.own_descriptors() + self.spliced_descriptors());
+        self.udp.note_in_use(tally);
+        self.echo.note_in_use(tally);
+        self.context.dns.note_in_use();
+        if let Some(desk) = &self.context.desk {
+            desk.note_in_use();
+        }
     }
 
     /// Number of descriptors of this guest but for those of the splicer.
@@ -531,7 +559,7 @@ impl Relay {
     }
 
     pub(crate) fn denied(&self) -> Denied {
-        self.context.denials.so_far()
+        self.context.whole.denials.with(|denials| denials.so_far())
     }
 
     #[cfg(test)]
@@ -551,6 +579,7 @@ impl Relay {
             reset(now, stack, delivery.tcp);
         }
         self.published = Ports::default();
+        self.end_parcels(now);
         // Its connections are reset, and their ends written down.
         if let Some(loopback) = self.setup.loopback.take() {
             let (counted, inbox) = (loopback.splicer().counted(), loopback.inbox().clone());
@@ -582,3 +611,7 @@ fn reset(now: Instant, stack: &mut Stack, tcp: TcpId) {
 #[cfg(test)]
 #[path = "relay_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "cores_tests.rs"]
+mod cores_tests;

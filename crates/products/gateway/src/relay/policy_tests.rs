@@ -11,6 +11,7 @@ use std::time::Duration;
 use pagewire::services::{Error, SocketBind};
 
 use crate::asking::{Opinion, PolicySettings};
+use crate::context::Ruling;
 use crate::limits::{
     HELD_DATAGRAMS, POLICY_QUESTIONS, POLICY_QUESTIONS_BURST, POLICY_QUESTIONS_PER_SECOND,
 };
@@ -125,7 +126,7 @@ fn received(world: &World) -> usize {
 }
 
 fn set(world: &mut World, rules: Rules) -> usize {
-    let ended = world.relay.set_rules(world.now, &mut world.gateway, rules);
+    let ended = world.relay.set_rules(world.now, &mut world.gateway, Ruling::of(rules));
     world.settle();
     ended
 }

@@ -26,6 +26,8 @@ pub(super) struct Ports {
     pub(super) followed: BTreeMap<(Listens, Protocol, u16), (Follow, Vec<Socket>)>,
     /// What is followed.
     pub(super) follows: Vec<Follow>,
+    /// Addresses and ports of the guest whose datagrams are published, of a guest of several cores.
+    pub(super) datagrams: HashSet<SocketAddr>,
     /// The last number of a socket for datagrams.
     pub(super) last_number: u64,
 }

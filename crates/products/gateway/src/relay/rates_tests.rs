@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pagewire::services::{Error, RecvFlags, SendFlags, TcpId};
 
+use crate::context::Ruling;
 use crate::policy::{Resolved, Rules};
 use crate::world::{Settings, World};
 
@@ -12,9 +13,14 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A guest under these permissions, which knows `good.example` at 203.0.113.1.
 fn world(allow: &[&str]) -> World {
+    world_on(1, allow)
+}
+
+/// The same, on so many cores.
+fn world_on(cores: usize, allow: &[&str]) -> World {
     let rules =
         allow.iter().fold(Rules::default(), |rules, rule| rules.allow(rule.parse().unwrap()));
-    let mut world = World::new(Settings { rules, ..Settings::default() });
+    let world = World::on_cores(Settings { rules, ..Settings::default() }, cores);
     let names = vec!["good.example".parse().unwrap()];
     let addresses = vec![("203.0.113.1".parse().unwrap(), Duration::from_secs(600))];
     world.relay.context.dns.names().learn(world.now, &Resolved { names, addresses });
@@ -54,6 +60,19 @@ fn all_connections_of_a_permission_share_its_rate() {
 }
 
 #[test]
+fn connections_on_several_cores_share_the_rate_of_their_permission() {
+    let mut world = world_on(3, &["203.0.113.0/24@8mbit"]);
+    let all: Vec<TcpId> =
+        (1..=12).map(|host| world.connect(&format!("203.0.113.{host}:80"))).collect();
+    assert!(world.spread().iter().all(|n| *n > 0), "{:?}", world.spread());
+    let arrived = sent(&mut world, &all);
+    let sum: usize = arrived.iter().sum();
+    // A burst of each core, at the most.
+    assert!((900_000..1_300_000).contains(&sum), "{arrived:?}");
+    assert!(arrived.iter().all(|n| *n > sum / 100), "all go on: {arrived:?}");
+}
+
+#[test]
 fn the_rate_holds_for_what_the_guest_receives_by_itself() {
     let mut world = world(&["203.0.113.0/24@8mbit"]);
     let id = world.connect("203.0.113.1:80");
@@ -86,7 +105,7 @@ fn the_name_that_a_connection_shows_has_its_rate() {
     assert!(arrived[1] > 3 * arrived[0], "{arrived:?}");
     // Other rules take the limit away.
     let rules = Rules::default().allow("good.example".parse().unwrap());
-    world.relay.set_rules(world.now, &mut world.gateway, rules);
+    world.relay.set_rules(world.now, &mut world.gateway, Ruling::of(rules));
     let arrived = sent(&mut world, &[slow]);
     assert!(arrived[0] > 3_000_000, "{arrived:?}");
 }
@@ -98,7 +117,7 @@ fn a_denial_of_another_name_changes_no_rate() {
         let mut world = world(&allow);
         let rules = allow.iter().fold(Rules::default(), |all, one| all.allow(one.parse().unwrap()));
         let rules = denied.into_iter().fold(rules, |all, one| all.deny(one.parse().unwrap()));
-        world.relay.set_rules(world.now, &mut world.gateway, rules);
+        world.relay.set_rules(world.now, &mut world.gateway, Ruling::of(rules));
         let id = world.connect("203.0.113.1:80");
         let head = b"POST / HTTP/1.1\r\nHost: good.example\r\nContent-Length: 100000000\r\n\r\n";
         world.say(id, head);

@@ -8,6 +8,8 @@ use std::time::Duration;
 use pagewire::services::{Error, Instant};
 
 use super::{Dials, Flow, Pair};
+use crate::context::Whole;
+use crate::dns::Resolver;
 use crate::limits::{
     CLIENTS_LEAVE, CONNECTS_BURST, DELIVERY, DIAL_FAIR, DIAL_RETRY, DIALS_PER_DESTINATION,
     KEEPALIVE_IDLE, LEAVES_BURST, LEAVES_PER_SECOND, SETTLED, SWEEP, TURN_BYTES, UNSENT,
@@ -16,6 +18,7 @@ use crate::policy::{RouteSocket, Rules};
 use crate::publish::Publish;
 use crate::request::{Ask, How, Verdict};
 use crate::splice::PortChange;
+use crate::tally::Tally;
 use crate::world::{SILENT, Settings, World};
 
 #[test]
@@ -212,7 +215,7 @@ fn connections_that_the_guest_ends_first_leave_ports_to_others() {
     let mut world = World::new(Settings { judge: Some(Arc::new(judge)), ..Settings::default() });
     let there = "203.0.113.1:80".parse().unwrap();
     for _ in 0..LEAVES_BURST {
-        world.relay.dials.note_time_wait(world.now, there);
+        world.relay.context.whole.time_wait.note(world.now, there);
     }
     world.connect("203.0.113.1:80");
     world.connect("203.0.113.1:81");
@@ -228,7 +231,7 @@ fn no_turn_looks_at_requests_whose_destination_has_no_port_before_it_has_one() {
     let mut world = World::new(Settings { judge: Some(Arc::new(judge)), ..Settings::default() });
     let there: SocketAddr = "203.0.113.1:80".parse().unwrap();
     for _ in 0..LEAVES_BURST {
-        world.relay.dials.note_time_wait(world.now, there);
+        world.relay.context.whole.time_wait.note(world.now, there);
     }
     for _ in 0..3 {
         world.connect("203.0.113.1:80");
@@ -244,10 +247,10 @@ fn no_turn_looks_at_requests_whose_destination_has_no_port_before_it_has_one() {
     assert_eq!((world.relay.dials.lists(), world.relay.dials.poll_timeout()), ((0, 4), due));
     for port in 1..=4 {
         world.pass(interval);
-        let free = world.relay.dials.time_wait(world.now, there) < LEAVES_BURST;
+        let free = world.relay.context.whole.time_wait.len(world.now, there) < LEAVES_BURST;
         assert!(free);
         assert!(world.dialled().len() > port, "{port}");
-        world.relay.dials.note_time_wait(world.now, there);
+        world.relay.context.whole.time_wait.note(world.now, there);
     }
     assert_eq!((world.relay.dials.lists(), world.relay.dials.poll_timeout()), ((0, 0), None));
 }
@@ -271,7 +274,11 @@ fn the_side_that_ends_first_is_told_apart() {
             far_ends(&mut world);
         }
         let there = "203.0.113.1:80".parse().unwrap();
-        assert_eq!(world.relay.dials.time_wait(world.now, there), 1, "guest first: {guest_first}");
+        assert_eq!(
+            world.relay.context.whole.time_wait.len(world.now, there),
+            1,
+            "guest first: {guest_first}"
+        );
     }
     assert_eq!(world.ends(), [How::Finished, How::Finished]);
 }
@@ -320,7 +327,8 @@ fn a_guest_that_has_ended_is_not_waited_for_because_of_a_connection_that_nobody_
 
 #[test]
 fn forwarded_connections_have_the_rate_of_dials_and_failed_ones_cost_more() {
-    let (mut dials, now) = (Dials::new(), Instant::from_millis(1000));
+    let mut dials = Dials::new(&Whole::new(&Resolver::None), &Tally::lone());
+    let now = Instant::from_millis(1000);
     let begun = (0..2 * CONNECTS_BURST).filter(|_| dials.may_forward(now, 0)).count();
     assert_eq!(begun, CONNECTS_BURST as usize);
     let later = now + Duration::from_secs(1);

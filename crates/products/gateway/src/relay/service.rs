@@ -38,6 +38,7 @@ impl RelayService {
     pub(crate) fn with<T>(&self, change: impl FnOnce(&mut Relay) -> T) -> T {
         let mut relay = self.lock();
         let result = change(&mut relay);
+        relay.note_in_use();
         let due = relay.poll_timeout().unwrap_or(Instant::FAR);
         // `due` is read and written under the host's lock only, so the ordering is free.
         self.0.due.store(due.as_nanos(), Ordering::Relaxed);

@@ -171,7 +171,7 @@ impl Endpoint {
         record.open(at, context);
         self.only_dns &= at.port() == crate::dns::PORT;
         let gate = (record.ask.demand == Demand::PermittedName)
-            .then(|| Box::new(DatagramGate::new(&context.quic_flows)));
+            .then(|| Box::new(DatagramGate::new(&context.whole.quic_flows)));
         self.peers.push_back(Peer { record, alias, at, gate });
     }
 

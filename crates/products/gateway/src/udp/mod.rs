@@ -21,16 +21,17 @@ use rustix::event::epoll::EventFlags;
 use slab::Slab;
 
 use crate::asking::{Held, QuestionId};
-use crate::context::{Context, Decide, Judged, JudgedFlow};
+use crate::context::{Context, Decide, Judged, JudgedFlow, Whole};
 use crate::epoll::{SourceKind, Token};
 use crate::limits::{
-    GATHER, TURN_BYTES, UDP_ASKING_IN_ALL, UDP_BURST, UDP_CLIENTS_BURST, UDP_CLIENTS_PER_SECOND,
-    UDP_LONGEST, UDP_PEERS_IN_ALL, UDP_RETRY, UDP_SEGMENTS, UDP_SWEEP,
+    GATHER, TURN_BYTES, UDP_ASKING_IN_ALL, UDP_BURST, UDP_LONGEST, UDP_PEERS_IN_ALL, UDP_RETRY,
+    UDP_SEGMENTS, UDP_SWEEP,
 };
-use crate::rate::Rate;
+use crate::rate::SharedRate;
 use crate::request::{Direction, FlowState, How, Protocol};
 use crate::splice::Diverter;
 use crate::sys::datagrams::{self, Sending};
+use crate::tally::{Item, Tally};
 use endpoint::{Counts, Endpoint};
 
 /// The relay of one guest's datagrams.
@@ -45,7 +46,7 @@ pub(crate) struct Udp {
     /// Sums over all endpoints. Anybody can cause new clients, so these take no peer's slot.
     counts: Counts,
     /// The rate of new clients of published ports.
-    clients: Rate,
+    clients: SharedRate,
     /// Until this time no endpoint can make room for another.
     evict_at: Instant,
     /// The time to read again, after no page was free.
@@ -70,7 +71,12 @@ enum ReceiveStep {
 }
 
 impl Udp {
-    pub(crate) fn new(stack: &mut Stack, socket: UdpId) -> Result<Self, Error> {
+    pub(crate) fn new(
+        stack: &mut Stack,
+        socket: UdpId,
+        whole: &Whole,
+        tally: &Tally,
+    ) -> Result<Self, Error> {
         let mut udp = stack.udp(socket)?;
         udp.set_join(true);
         Ok(Self {
@@ -80,11 +86,11 @@ impl Udp {
             listed: VecDeque::new(),
             readable: false,
             counts: Counts::default(),
-            clients: Rate::new(UDP_CLIENTS_PER_SECOND, UDP_CLIENTS_BURST),
+            clients: whole.clients.clone(),
             evict_at: Instant::ZERO,
             retry_at: None,
             sweep_at: None,
-            held: Held::default(),
+            held: Held::new(tally),
             divert: None,
         })
     }
@@ -273,11 +279,14 @@ impl Udp {
         if let Some(at) = known
             && let Some(endpoint) = self.endpoints.get_mut(at as usize)
         {
-            let (full, before) = (self.counts.peers >= UDP_PEERS_IN_ALL, endpoint.counts());
-            let to = message.to;
-            let is_known = endpoint.peer(to).is_some() || endpoint.answer(now, to, full, context);
+            let (to, before) = (message.to, endpoint.counts());
+            if endpoint.peer(to).is_some() {
+                return Ok(Some(at));
+            }
+            let full = context.tally.is_full(Item::Peers, self.counts.peers, UDP_PEERS_IN_ALL);
+            let is_answer = endpoint.answer(now, to, full, context);
             self.counts.replace(before, endpoint.counts());
-            if is_known {
+            if is_answer {
                 return Ok(Some(at));
             }
         }
@@ -326,7 +335,8 @@ impl Udp {
             None => self.open(now, context, from)?,
         };
         if let Some(endpoint) = self.endpoints.get_mut(at as usize) {
-            let (full, before) = (self.counts.peers >= UDP_PEERS_IN_ALL, endpoint.counts());
+            let full = context.tally.is_full(Item::Peers, self.counts.peers, UDP_PEERS_IN_ALL);
+            let before = endpoint.counts();
             endpoint.add(now, judged, (asked, to), full, context);
             self.counts.replace(before, endpoint.counts());
         }
@@ -334,8 +344,17 @@ impl Udp {
     }
 
     fn is_full(&self, context: &Context) -> bool {
-        self.endpoints.len() >= context.share.ports_per_guest()
-            || self.endpoints.len() + context.descriptors >= context.share.per_guest()
+        let (own, share, tally) = (self.endpoints.len(), &context.share, &context.tally);
+        let others = tally.others(Item::Descriptors);
+        tally.is_full(Item::Endpoints, own, share.ports_per_guest())
+            || own + context.descriptors + others >= share.per_guest()
+    }
+
+    /// Notes how much this relay has of the guest's limits.
+    pub(crate) fn note_in_use(&self, tally: &Tally) {
+        tally.note(Item::Endpoints, self.endpoints.len());
+        tally.note(Item::Peers, self.counts.peers);
+        tally.note(Item::NewClients, self.counts.new_clients);
     }
 
     /// Opens an endpoint; or returns the ICMP error if there are too many, or the system refuses one.
@@ -364,6 +383,7 @@ impl Udp {
         })?;
         self.by_guest.insert(guest, at);
         self.sweep_at.get_or_insert(now + UDP_SWEEP);
+        context.tally.add(Item::Descriptors);
         context.counters.endpoints_opened += 1;
         Ok(at)
     }
@@ -423,7 +443,10 @@ impl Udp {
         let Some(endpoint) = self.endpoints.get_mut(at as usize) else { return };
         let mut read = ReceiveStep::More;
         for _ in 0..UDP_BURST {
-            let (full, before) = (self.counts.new_clients >= UDP_ASKING_IN_ALL, endpoint.counts());
+            let (own, before) = (self.counts.new_clients, endpoint.counts());
+            // Others have no new clients.
+            let full = endpoint.is_published()
+                && context.tally.is_full(Item::NewClients, own, UDP_ASKING_IN_ALL);
             let mut admit = || self.clients.take(now).is_ok().then_some(full);
             let divert = self.divert.as_mut().filter(|_| endpoint.is_published());
             read = receive_one(now, stack, (self.socket, endpoint, divert), &mut admit, context);

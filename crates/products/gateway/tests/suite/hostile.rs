@@ -30,8 +30,13 @@ struct Attacker {
 
 impl Attacker {
     fn new(gateway: &Gateway) -> (Self, Guest) {
+        Self::on_cores(gateway, 1)
+    }
+
+    /// A guest of so many cores.
+    fn on_cores(gateway: &Gateway, cores: usize) -> (Self, Guest) {
         let (device, inner) = Pair::new().unwrap();
-        let config = GuestConfig::new().network("10.0.2.2/24").unwrap();
+        let config = GuestConfig::new().network("10.0.2.2/24").unwrap().cores(cores);
         let guest = gateway.add(device, config).unwrap();
         let (outbox, ledger) = (VecDeque::new(), CopyLedger::new());
         let mut attacker = Self { device: inner, outbox, ledger };
@@ -219,6 +224,34 @@ fn nonsense_for_the_resolver_is_answered_or_dropped_and_holds_nothing() {
     assert!(descriptors() <= before + 2);
     assert_eq!(guest.counters().endpoints_opened, 0);
     eventually(|| guest.host().with_stack(|stack, _| stack.receive_memory_used()) == 0);
+    assert!(guest.host().check().is_ok());
+}
+
+#[test]
+fn on_several_cores_floods_hold_no_more_than_on_one() {
+    let _alone = alone();
+    let silence = Silence::default();
+    let rules = |ask: &Ask| if ask.to.ip() == FAR { to_loopback(ask) } else { allow_all(ask) };
+    let gateway = Gateway::builder().judge(rules).dialler(silence.clone()).start();
+    let (mut attacker, guest) = Attacker::on_cores(&gateway, 3);
+    let before = descriptors();
+    let begun = Wall::now();
+    attacker.flood(30_000, |i| {
+        syn(ME, 1024 + (scatter(i) % 60_000) as u16, anywhere(i), 80, scatter(!i))
+    });
+    eventually(|| guest.counters().asked > 0);
+    assert!(guest.connections() <= limits::DIALS);
+    let rounds = 2 + begun.elapsed().as_secs() as usize;
+    let dials = silence.0.lock().unwrap().0;
+    assert!(dials <= limits::DIALS * rounds, "{dials} dials");
+    let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = sink.local_addr().unwrap().port();
+    attacker.flood(u16::MAX.into(), |i| datagram(i as u16 + 1, FAR, port, b"x"));
+    eventually(|| guest.counters().endpoints_refused > 0);
+    // Threads that open one at the same time may have one more each.
+    let opened = guest.counters().endpoints_opened;
+    assert!(opened <= limits::UDP_ENDPOINTS as u64 + 2, "{opened}");
+    assert!(descriptors() <= before + limits::UDP_ENDPOINTS + 2 * limits::DIALS + 16);
     assert!(guest.host().check().is_ok());
 }
 

@@ -1,6 +1,7 @@
 //! The gateway between guests in this process and sockets of this machine.
 
 mod autoconf;
+mod cores;
 mod datagrams;
 mod examples;
 mod failures;
