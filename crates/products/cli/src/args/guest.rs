@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use pagewire::device::FaultConfig;
-use pagewire_gateway::limits::LOG_BYTES_LEAST;
+use pagewire_gateway::limits::{CORES, LOG_BYTES_LEAST};
 use pagewire_gateway::{Cidr, Forward, Name, Publish, Rule, RuleError, Verdict};
 
 use super::demo::size;
@@ -229,6 +229,10 @@ pub(crate) struct GuestOptions {
     #[arg(long, value_name = "BITS", value_parser = rate)]
     pub(crate) rate: Option<FaultConfig>,
 
+    /// Cores of this machine that serve the guest, 1 to 32; all: as many as this process may use
+    #[arg(long, value_name = "N|all", default_value = "1", value_parser = cores)]
+    pub(crate) cores: usize,
+
     /// Print counters on standard error at the end; of `gateway` also on SIGUSR1. json: as one line
     #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     pub(crate) stats: Option<StatsFormat>,
@@ -244,6 +248,18 @@ pub(crate) struct GuestOptions {
 
     #[command(flatten)]
     pub(crate) view: ViewOptions,
+}
+
+/// A number of cores.
+fn cores(text: &str) -> Result<usize, String> {
+    let n = match text {
+        "all" => std::thread::available_parallelism().map_or(1, |n| n.get().min(CORES)),
+        _ => text.parse().unwrap_or(0),
+    };
+    match (1..=CORES).contains(&n) {
+        true => Ok(n),
+        false => Err(format!("give a number from 1 to {CORES}, or all")),
+    }
 }
 
 /// The limit of a log.
