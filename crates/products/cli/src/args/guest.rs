@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use pagewire::device::FaultConfig;
-use pagewire_gateway::limits::{CORES, LOG_BYTES_LEAST};
+use pagewire_gateway::limits::LOG_BYTES_LEAST;
 use pagewire_gateway::{Cidr, Forward, Name, Publish, Rule, RuleError, Verdict};
 
 use super::demo::size;
-use super::host::link_address;
+use super::host::{cores, link_address};
 use super::view::{StatsFormat, ViewOptions};
 
 /// The network that a guest of the gateway sees, and the line by which it is reached.
@@ -248,18 +248,6 @@ pub(crate) struct GuestOptions {
 
     #[command(flatten)]
     pub(crate) view: ViewOptions,
-}
-
-/// A number of cores.
-fn cores(text: &str) -> Result<usize, String> {
-    let n = match text {
-        "all" => std::thread::available_parallelism().map_or(1, |n| n.get().min(CORES)),
-        _ => text.parse().unwrap_or(0),
-    };
-    match (1..=CORES).contains(&n) {
-        true => Ok(n),
-        false => Err(format!("give a number from 1 to {CORES}, or all")),
-    }
 }
 
 /// The limit of a log.

@@ -242,7 +242,7 @@ pub(crate) fn link_address(text: &str) -> Result<[u8; 6], String> {
 }
 
 /// A number of cores; `all`: as many as this process may use.
-fn cores(text: &str) -> Result<usize, String> {
+pub(super) fn cores(text: &str) -> Result<usize, String> {
     if text == "all" {
         let all = std::thread::available_parallelism().map_or(1, NonZero::get);
         return Ok(all.min(MAX_CORES));
