@@ -45,6 +45,8 @@ struct Away {
     choice: Choice,
     /// Frames for the other core, on their way through one call.
     leaving: VecDeque<PacketBuf>,
+    /// Those behind the first of these that do not leave.
+    staying: VecDeque<PacketBuf>,
 }
 
 /// The frames that go to the other core.
@@ -122,7 +124,7 @@ impl Choice {
 
 impl Away {
     fn new(pair: PairEnd, choice: Choice) -> Self {
-        Self { pair, choice, leaving: VecDeque::new() }
+        Self { pair, choice, leaving: VecDeque::new(), staying: VecDeque::new() }
     }
 
     /// Sends the frames that are for the other core. The others stay, in order.
@@ -132,16 +134,20 @@ impl Away {
         frames: &mut VecDeque<PacketBuf>,
         ledger: &mut CopyLedger,
     ) -> Result<(), DeviceError> {
-        for _ in 0..frames.len() {
-            let Some(frame) = frames.pop_front() else { break };
-            let to = if self.choice.takes(&frame) { &mut self.leaving } else { &mut *frames };
+        // A frame is four cache lines long: those before the first that leaves are not moved.
+        let Some(first) = frames.iter().position(|frame| self.choice.takes(frame)) else {
+            return Ok(());
+        };
+        let mut rest = frames.drain(first..);
+        self.leaving.extend(rest.next());
+        for frame in rest {
+            let to = if self.choice.takes(&frame) { &mut self.leaving } else { &mut self.staying };
             to.push_back(frame);
         }
-        if !self.leaving.is_empty() {
-            self.pair.transmit(now, &mut self.leaving, ledger)?;
-            // Without room they are lost, as in a full ring.
-            self.leaving.clear();
-        }
+        frames.append(&mut self.staying);
+        self.pair.transmit(now, &mut self.leaving, ledger)?;
+        // Without room they are lost, as in a full ring.
+        self.leaving.clear();
         Ok(())
     }
 }
