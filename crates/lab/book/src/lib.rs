@@ -20,9 +20,9 @@ pages! {
     proxy "../../../../docs/PROXY.md"
     rings "../../../../docs/RINGS.md"
     server "../../../../docs/SERVER.md"
-    several_hosts "../../../../docs/SEVERAL-HOSTS.md"
     simulation "../../../../docs/SIMULATION.md"
     sockets "../../../../docs/SOCKETS.md"
     testing "../../../../docs/TESTING.md"
+    tuning "../../../../docs/TUNING.md"
     zero_copy_send "../../../../docs/ZERO-COPY-SEND.md"
 }

@@ -537,6 +537,8 @@ impl Guest {
     /// # Errors
     /// As [`set_rules`](Self::set_rules).
     pub fn change_rules(&self, change: impl FnOnce(Rules) -> Rules) -> Result<usize, RuleError> {
+        // Refuses a call of code that the guest's own thread calls, which would wait for itself.
+        self.host.with_stack(|_, _| ());
         let _ruled = self.ruled.lock().unwrap_or_else(PoisonError::into_inner);
         let ruling = Ruling::of(change(Rules::clone(&self.rules())).checked()?);
         let ended = self.shards().map(|(host, relay)| {

@@ -249,8 +249,8 @@ pub const LARGE_BUFFERS: usize = 1024;
 /// [`CONNECTIONS`] then hold 4 GiB, and not 160.
 pub const SMALL_BUFFER: usize = 64 << 10;
 
-/// Time until a part of a guest tries again that another one's panic has broken. The guest ends before, since its
-/// host does.
+/// Time until a part of a guest tries again that another one's panic has broken. Where the panic was on the guest's own
+/// thread, the guest ends before, since its host does; elsewhere the part stays broken, and nothing more is permitted.
 pub(crate) const BROKEN_RETRY: Duration = Duration::from_secs(1);
 
 /// Time for which a core that has moved bytes of a rule's rate last lets others go first that wait for it.

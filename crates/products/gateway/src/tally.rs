@@ -101,11 +101,13 @@ impl Tally {
         }
         let moves = matches!(item, Item::Connections | Item::Descriptors);
         let of = |(index, slot): (usize, &Slot)| {
+            // First: one that arrives meanwhile is in both counts, and not in none.
+            let arriving = if moves { slot.arriving.load(Ordering::SeqCst) } else { 0 };
             let has = match slot.items.get(item as usize) {
                 Some(counter) if index != self.index => counter.load(Ordering::SeqCst),
                 _ => 0,
             };
-            has + if moves { slot.arriving.load(Ordering::SeqCst) } else { 0 }
+            has + arriving
         };
         self.slots.iter().enumerate().map(of).sum()
     }

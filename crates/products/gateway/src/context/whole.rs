@@ -12,8 +12,9 @@ use crate::limits::{
 };
 use crate::rate::SharedRate;
 
-/// The state that the relays of a guest share. Locks are taken for new flows and for ends of flows. No lock is held
-/// while another one of these is taken, but for that of the names, which is taken last.
+/// The state that the relays of a guest share. Locks are taken for new flows, for ends of flows, for answers of the
+/// resolver, and for datagrams of new clients. A lock is taken under no other of these, but that of invented addresses
+/// under that of denials.
 #[derive(Clone)]
 pub(crate) struct Whole {
     /// The last number of a flow.

@@ -2,9 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
+use std::sync::{Arc, OnceLock};
 
+use pagewire::{Host, Pair};
 use pagewire_gateway::limits::CORES;
-use pagewire_gateway::{AddError, Gateway, GuestConfig, How, Rules};
+use pagewire_gateway::{AddError, Ask, Gateway, Guest, GuestConfig, How, Rules};
 
 use crate::support::{
     PATIENCE, World, allow_all, eventually, far, joined, pattern, rest, server, to_loopback,
@@ -157,5 +159,26 @@ fn a_guest_has_a_core_at_least_and_no_more_than_a_host() {
         let config = GuestConfig::new().network("10.0.2.2/24").unwrap().cores(cores);
         let error = Gateway::builder().start().add(device, config).expect_err("refused");
         assert!(matches!(error, AddError::Host(_)), "{error}");
+    }
+}
+
+#[test]
+fn a_judge_that_changes_the_rules_of_its_own_guest_ends_the_guest_and_does_not_hang() {
+    for cores in [1, 3] {
+        let own = Arc::new(OnceLock::<Guest>::new());
+        let of_judge = Arc::clone(&own);
+        let judge = move |_: &Ask| {
+            let _ = of_judge.get()?.set_rules(Rules::default());
+            None
+        };
+        let gateway = Gateway::builder().judge(judge).start();
+        let (outer, inner) = Pair::new().unwrap();
+        let config = GuestConfig::new().network("10.0.2.2/24").unwrap().cores(cores);
+        assert!(own.set(gateway.add(outer, config).unwrap()).is_ok());
+        let inside = Host::builder().device(inner).address("10.0.2.15/24").gateway("10.0.2.2");
+        let inside = inside.start().unwrap();
+        let _asked = inside.start_connect("198.18.0.1:80".parse().unwrap()).unwrap();
+        let guest = own.get().unwrap();
+        eventually(|| guest.host().check().is_err());
     }
 }

@@ -56,7 +56,8 @@ pub struct EveryPort {
     /// The transparent link that they come by.
     pub link: LinkId,
     /// Every shard of the host opens such a socket: a keyed hash chooses the shard, for each connection by its two ends,
-    /// for datagrams and echo requests by their sender. Without it, all ports that no shard has bound are this shard's, and no other shard can connect from them.
+    /// for datagrams and echo requests by their sender. Without it, all ports that no shard has bound are this shard's,
+    /// and no other shard can connect from them.
     pub every_shard: bool,
 }
 

@@ -28,7 +28,6 @@ use crate::failure::{Failure, say};
 use crate::kit::machine::{SPREAD, processors};
 use crate::kit::meter::{Round, Spread};
 use crate::kit::source::Source;
-use crate::numbers::rounded;
 use crate::progress::Progress;
 use crate::table::{
     Field, InTurns, Measured, Measurement, ResultLine, Results, in_turns_both_ways, records, some,
@@ -196,7 +195,7 @@ impl Measurement for CoresBench {
             of.spread(|sample| sum(sample, |core| core.strays as f64) / of.case.work.units(sample))
         })
         .plain("Packets passed on", "for each, or for each MiB"),
-        F::value("stray_ns", |of| of.stray_ns()).lower("CPU time of a stray", "ns"),
+        F::spread("stray_ns", 1, |of| of.stray_ns()).lower("CPU time of a stray", "ns"),
         F::value("connections", |of| {
             (of.case.work != CoresWork::Bulk).then(|| of.bench.options.connections.into())
         }),
@@ -270,16 +269,15 @@ fn pairwise(
 impl ResultLine<'_, CoresBench> {
     /// CPU time of both sides for each stray: what a unit costs more than without strays, divided by its strays. The
     /// bench's own link by which a stray comes to the other core is part of that.
-    fn stray_ns(&self) -> Option<Value> {
+    fn stray_ns(&self) -> Option<Spread> {
         let work = self.case.work;
         (self.case.strays_percent > 0).then_some(())?;
         let without = samples_of(self.all, CoresCase { strays_percent: 0, ..*self.case })?;
-        let price = pairwise(self.samples, without, |with, without| {
+        pairwise(self.samples, without, |with, without| {
             let cpu = |sample| work.each_us(sample, |core| core.cpu);
             let strays = sum(with, |core| core.strays as f64) / work.units(with);
             (cpu(with) - cpu(without)) * 1e3 / strays.max(1e-9)
-        })?;
-        some(rounded(price.median, 1))
+        })
     }
 }
 
@@ -309,7 +307,8 @@ impl CoresBench {
             && let Some(price) = (ResultLine { bench: self, case, samples, all }).stray_ns()
         {
             text += &format!(
-                "; a stray costs {price} ns, the bench's own link to the other core included"
+                "; a stray costs {:.0} ns, the bench's own link to the other core included",
+                price.median
             );
         }
         text
