@@ -19,7 +19,6 @@ mod world;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use serde_json::Value;
 
 use self::load::SIZE;
 use self::run::{CoreRound, RoundPlan, run};
