@@ -495,7 +495,7 @@ impl Host {
             }
             if driven || reentrancy::is_driver_of(shared.id) {
                 self.wait_turn(Duration::from_millis(1));
-            } else {
+            } else if !shared.turn_others() {
                 std::thread::park_timeout(Duration::from_micros(200));
             }
         };

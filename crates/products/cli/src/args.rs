@@ -4,6 +4,7 @@
 
 #[cfg(all(test, feature = "full"))]
 mod book_tests;
+mod cores;
 mod demo;
 #[cfg(feature = "full")]
 pub(crate) mod guest;

@@ -5,9 +5,6 @@ use std::time::Duration;
 /// Connections served at once by default, each with a thread; one more gets a 503.
 pub(crate) const CONNECTIONS: u32 = 1024;
 
-/// Most cores of a host: the stack's `MAX_SHARDS`.
-pub(crate) const MAX_CORES: usize = 32;
-
 /// Most connections served at once: 4 GiB of address space for stacks.
 pub(crate) const MAX_CONNECTIONS: u32 = 16_384;
 

@@ -250,7 +250,7 @@ pagewire::parts::setters! {
     /// How long the guest's thread polls the device before it sleeps; see
     /// [`pagewire::HostBuilder::spin`].
     spin(limit: Duration): spin = Some(limit);
-    /// Cores that serve the guest, 1 to [`CORES`](crate::limits::CORES), each with a stack and a thread. Flows spread by
+    /// Cores that serve the guest, 1 to [`Cores::MAX`](pagewire::Cores::MAX), each with a stack and a thread. Flows spread by
     /// a hash: connections by both ends, datagrams and echo requests by the guest's address and port. Limits and rules
     /// hold for all cores together. What is about single ports, such as [`publish`](GuestConfig::publish), begins on
     /// the first core. 1 by default.

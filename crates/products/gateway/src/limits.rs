@@ -260,9 +260,6 @@ pub(crate) const RATE_YIELD: Duration = Duration::from_millis(1);
 /// their flows may have ended.
 pub(crate) const RATE_GRACE: Duration = Duration::from_millis(5);
 
-/// Cores of one guest, each with a stack and a thread: those that a host can have.
-pub const CORES: usize = 32;
-
 /// Guests of one gateway: each has a stack and a thread for each of its cores.
 pub const GUESTS: usize = 256;
 

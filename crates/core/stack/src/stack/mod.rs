@@ -9,7 +9,6 @@ mod sockets;
 pub(crate) mod view;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, CopyReason, FragVec, Instant, PacketBuf, PagePool, PoolAudit};
@@ -21,10 +20,8 @@ use crate::net::{
     Flow, Inbound, InputResult, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, Stray, protocol,
 };
 use crate::random::derive;
-use crate::shards::PortKind;
 use crate::sockets::listen::Listeners;
 use crate::sockets::tcp::TcpSockets;
-use crate::sockets::tuple::{Tuple, canonical};
 use crate::sockets::udp::UdpSockets;
 use crate::sockets::{Context, Socket, Work};
 use crate::{Cidr, Counters, DropReason, Event, StackError};
@@ -152,13 +149,6 @@ impl Stack {
         }
     }
 
-    /// The number of the shard that TCP segments between these ends belong to: for devices that choose the shard of
-    /// a frame. 0 for a stack without others. A later bind of the local port may change the shard of ends between which
-    /// there is no connection.
-    pub fn tcp_home(&self, local: SocketAddr, remote: SocketAddr) -> usize {
-        self.cx.net.home(PortKind::Tcp, &Tuple::new(canonical(local), canonical(remote)))
-    }
-
     /// The next packet that another shard of the host has to handle, and the shard's number: for its
     /// [`handle_stray`](Self::handle_stray). There may be some after frames came in, and after
     /// [`poll_transmit`](Self::poll_transmit) and [`handle_timeout`](Self::handle_timeout), which handle packets of
@@ -168,8 +158,8 @@ impl Stack {
         self.cx.net.poll_stray()
     }
 
-    /// The number of the shard that has the packets of this flow, whose destination is on this side; 0 of a host that has
-    /// no other shards. A flow for which no socket is bound may belong to another shard later.
+    /// The number of the shard that has the packets of this flow, whose destination is on this side; 0 for a stack without
+    /// others. A later bind of the port may change the shard of a flow without a connection.
     pub fn home_of(&self, flow: &Flow) -> usize {
         self.cx.net.home_of(flow)
     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use pagewire_device::{Device, SharedDevice};
 use pagewire_stack::Shard;
-use pagewire_stack::limits::MAX_SHARDS;
 
 use super::Cores;
 use crate::HostBuilder;
@@ -26,7 +25,7 @@ pub struct CoresBuilder {
 }
 
 impl HostBuilder {
-    /// Makes this a host of several cores, 1 to 32, with a stack on each: see [`Cores`]. Settings of memory are of
+    /// Makes this a host of several cores, 1 to [`Cores::MAX`], with a stack on each: see [`Cores`]. Settings of memory are of
     /// all together. A device with one queue serves all; [`device_queues`](CoresBuilder::device_queues) gives each
     /// core a queue.
     pub fn cores(self, count: usize) -> CoresBuilder {
@@ -79,7 +78,7 @@ impl CoresBuilder {
         drive: impl Fn(usize, &Arc<Shared>) -> Result<(), StartError>,
     ) -> Result<Cores, StartError> {
         let count = self.count;
-        if !(1..=MAX_SHARDS).contains(&count) {
+        if !(1..=Cores::MAX).contains(&count) {
             return Err(StartError::Cores(count));
         }
         let mut queues = self.queues.into_iter();
@@ -105,11 +104,9 @@ impl CoresBuilder {
             config.shard = (count > 1).then_some(place);
             shards.push(plan.shared(config, devices, (count > 1).then_some(member))?);
         }
-        shards
-            .iter()
-            .filter_map(|s| s.member.as_ref())
-            .take(1)
-            .for_each(|m| m.set_members(&shards));
+        if let Some(member) = shards.first().and_then(|shard| shard.member.as_ref()) {
+            member.set_members(&shards);
+        }
         if !plan.manual {
             for (index, shard) in shards.iter().enumerate() {
                 if let Err(error) = drive(index, shard) {

@@ -54,8 +54,9 @@ impl Cores {
     pub fn remove_link(&self, link: LinkId) -> bool {
         let gone: Vec<_> = self.shards().iter().map(|shard| shard.remove_link_here(link)).collect();
         // A later link may have the number.
-        let members = self.shards().iter().filter_map(|shard| shard.shared().member.as_ref());
-        members.take(1).for_each(|member| member.forget_lost(link));
+        if let Some(member) = self.shards().first().and_then(|s| s.shared().member.as_ref()) {
+            member.forget_lost(link);
+        }
         gone.iter().any(Option::is_some)
     }
 

@@ -1,6 +1,7 @@
 //! Hosts of several cores ([`Cores`]): the same addresses on several stacks.
 
 mod builder;
+mod each;
 mod links;
 mod listener;
 mod stats;
@@ -8,15 +9,16 @@ mod udp;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pagewire_sockets::{BindOptions, ConnectOptions, ToSocketAddrs, first, resolve_blocking};
+use pagewire_stack::Flow;
+use pagewire_stack::limits::MAX_SHARDS;
 
 use crate::counts::ShutdownReport;
 use crate::host::Host;
 use crate::{TcpListener, TcpStream, UdpSocket};
+use each::OfEach;
 
 pub use builder::CoresBuilder;
 pub use listener::CoresListener;
@@ -57,23 +59,19 @@ const PORT_TRIES: usize = 16;
 /// The drop of the last clone, of all handles of shards and of all sockets ends the host, all shards together, and so
 /// does [`shutdown`](Self::shutdown). A shard that fails ends the others, too.
 #[derive(Clone, Debug)]
-pub struct Cores(Arc<Shards>);
-
-#[derive(Debug)]
-struct Shards {
-    hosts: Box<[Host]>,
-    /// The shard of the next connection.
-    next: AtomicUsize,
-}
+pub struct Cores(OfEach<Host>);
 
 impl Cores {
-    fn new(hosts: Box<[Host]>) -> Self {
-        Self(Arc::new(Shards { hosts, next: AtomicUsize::new(0) }))
+    /// The most cores of a host.
+    pub const MAX: usize = MAX_SHARDS;
+
+    fn new(shards: Vec<Host>) -> Self {
+        Self(OfEach::new(shards))
     }
 
     /// The shards. At least one.
     pub fn shards(&self) -> &[Host] {
-        &self.0.hosts
+        self.0.all()
     }
 
     /// Listens on all shards: for connections at `at`, of which a keyed hash of both ends gives each to a shard. An
@@ -126,6 +124,18 @@ impl Cores {
         self.connect_with(to, &ConnectOptions::new())
     }
 
+    /// [`connect`](Self::connect), waiting at most `limit`.
+    ///
+    /// # Errors
+    /// Those of [`Host::connect_timeout`].
+    pub fn connect_timeout(
+        &self,
+        to: impl ToSocketAddrs,
+        limit: Duration,
+    ) -> io::Result<TcpStream> {
+        self.connect_with(to, &ConnectOptions::new().timeout(limit))
+    }
+
     /// [`connect`](Self::connect) with options. A connection from a given local port is of the shard that its packets
     /// belong to.
     ///
@@ -136,14 +146,14 @@ impl Cores {
         to: impl ToSocketAddrs,
         options: &ConnectOptions,
     ) -> io::Result<TcpStream> {
-        let hosts = &self.0.hosts;
         // A thread that drives a shard is not to wait for another.
-        let own = hosts.iter().position(|shard| shard.shared().is_driven_by_waits());
-        let next = || self.0.next.fetch_add(1, Ordering::Relaxed) % hosts.len();
-        let begin = own.unwrap_or_else(next);
-        let (end, begin) = hosts.split_at(begin);
+        let own = self.shards().iter().position(|shard| shard.shared().is_driven_by_waits());
+        let shards: Vec<&Host> = match own {
+            Some(own) => self.0.beginning_at(own).collect(),
+            None => self.0.in_turn().collect(),
+        };
         let mut unavailable = io::Error::from(io::ErrorKind::AddrNotAvailable);
-        for shard in begin.iter().chain(end) {
+        for shard in shards {
             match shard.connect_with(&to, options) {
                 // Its packets belong to another shard, or this shard has no port left.
                 Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
@@ -161,7 +171,8 @@ impl Cores {
     ///
     /// A later bind of the local port by one shard alone changes the answer.
     pub fn home(&self, local: SocketAddr, peer: SocketAddr) -> usize {
-        self.shards().first().map_or(0, |shard| shard.shared().lock().stack.tcp_home(local, peer))
+        let flow = Flow::tcp(peer, local, 0);
+        self.shards().first().map_or(0, |shard| shard.shared().lock().stack.home_of(&flow))
     }
 
     /// The counts of all shards.
@@ -193,8 +204,7 @@ impl Cores {
         at: impl ToSocketAddrs,
         bind: impl Fn(&Host, SocketAddr) -> io::Result<(u16, T)>,
     ) -> io::Result<Vec<T>> {
-        let Some(resolver) = self.shards().first() else { return Ok(Vec::new()) };
-        let found = resolve_blocking(resolver, at)?;
+        let found = resolve_blocking(self.0.first()?, at)?;
         first(found, |at| {
             let mut tries = if at.port() == 0 { PORT_TRIES } else { 1 };
             loop {

@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::stats::Stats;
 
-/// Counts of a host of several cores at one moment. `Display` is the report of all together, and then the packets
-/// that each shard received, passed on and took.
+/// Counts of a host of several cores at one moment. `Display` is the report of all together, and then, if there are
+/// several shards, the packets that each received, passed on and took.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CoresStats {
@@ -31,6 +31,9 @@ impl fmt::Display for CoresStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(total) = self.total() {
             write!(f, "{total}")?;
+        }
+        if self.shards.len() == 1 {
+            return Ok(());
         }
         for (index, stats) in self.shards.iter().enumerate() {
             let counters = &stats.counters;

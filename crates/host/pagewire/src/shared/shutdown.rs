@@ -213,9 +213,14 @@ impl Shared {
         Some(report)
     }
 
-    /// Whether this thread takes the steps, or has to because a task may not run.
+    /// Whether this thread takes the steps.
     pub(crate) fn is_stepped_here(&self) -> bool {
         self.is_driven_by_waits() || reentrancy::is_driver_of(self.id)
+    }
+
+    /// Whether this thread has to take the steps: it alone does, or a task does that may wait for this thread.
+    fn has_to_step_here(&self) -> bool {
+        self.is_stepped_here() || self.is_driven_by_task()
     }
 
     /// Takes one step on this thread, and a turn; returns the report when the shutdown is over.
@@ -235,10 +240,8 @@ impl Shared {
                 return None;
             }
             let over = self.step_here();
-            for shard in self.others() {
-                if shard.is_stepped_here() || shard.is_driven_by_task() {
-                    shard.step_here();
-                }
+            for shard in self.others().filter(|shard| shard.has_to_step_here()) {
+                shard.step_here();
             }
             if over.is_some() || WallClock::now() >= until {
                 self.hand_back();
@@ -253,8 +256,7 @@ impl Shared {
     pub(crate) fn wait_for_shutdown(&self, until: WallClock) -> ShutdownReport {
         let all: Vec<_> = self.others().collect();
         let all = || std::iter::once(self).chain(all.iter().map(|shard| &**shard));
-        let here = |shard: &&Self| shard.is_stepped_here() || shard.is_driven_by_task();
-        if let Some(shard) = all().find(here) {
+        if let Some(shard) = all().find(|shard| shard.has_to_step_here()) {
             shard.shut_down_here(until);
         } else if reentrancy::is_any_driver() {
             // A driver of another host, which may be what the shutdown waits for.

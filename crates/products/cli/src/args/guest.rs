@@ -11,8 +11,9 @@ use pagewire::device::FaultConfig;
 use pagewire_gateway::limits::LOG_BYTES_LEAST;
 use pagewire_gateway::{Cidr, Forward, Name, Publish, Rule, RuleError, Verdict};
 
+use super::cores::CoresOption;
 use super::demo::size;
-use super::host::{cores, link_address};
+use super::host::link_address;
 use super::view::{StatsFormat, ViewOptions};
 
 /// The network that a guest of the gateway sees, and the line by which it is reached.
@@ -229,9 +230,8 @@ pub(crate) struct GuestOptions {
     #[arg(long, value_name = "BITS", value_parser = rate)]
     pub(crate) rate: Option<FaultConfig>,
 
-    /// Cores of this machine that serve the guest, 1 to 32; all: as many as this process may use
-    #[arg(long, value_name = "N|all", default_value = "1", value_parser = cores)]
-    pub(crate) cores: usize,
+    #[command(flatten)]
+    pub(crate) cores: CoresOption,
 
     /// Print counters on standard error at the end; of `gateway` also on SIGUSR1. json: as one line
     #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]

@@ -1,19 +1,18 @@
 //! Options of the commands that are hosts of their own: serve, fetch, proxy.
 
 use std::net::SocketAddr;
-use std::num::NonZero;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use pagewire::device::FaultConfig;
 
+use super::cores::CoresOption;
 use super::demo::size;
 use super::view::{StatsFormat, ViewOptions};
 use crate::http::server::access::AccessFormat;
 use crate::limits::{
-    CONNECTIONS, COPY_BELOW, MAX_CONNECTIONS, MAX_CORES, MIN_RATE, PROXY_CONNECT_SECONDS,
-    PROXY_IDLE_SECONDS, PROXY_KEEPALIVE_SECONDS, PROXY_LEAST_MEMORY, PROXY_MAX_CONNECTIONS,
-    PROXY_MEMORY,
+    CONNECTIONS, COPY_BELOW, MAX_CONNECTIONS, MIN_RATE, PROXY_CONNECT_SECONDS, PROXY_IDLE_SECONDS,
+    PROXY_KEEPALIVE_SECONDS, PROXY_LEAST_MEMORY, PROXY_MAX_CONNECTIONS, PROXY_MEMORY,
 };
 
 /// How the stack is connected.
@@ -164,9 +163,8 @@ pub(crate) struct ServeOptions {
     /// by renaming others over them
     pub(crate) dir: PathBuf,
 
-    /// Cores to use, 1 to 32, each with a stack, a thread and a part of the connections; `all`: those that are available
-    #[arg(long, default_value = "1", value_parser = cores, value_name = "N|all")]
-    pub(crate) cores: usize,
+    #[command(flatten)]
+    pub(crate) cores: CoresOption,
 
     // Last: its heading would stand above what follows.
     #[command(flatten)]
@@ -225,9 +223,8 @@ pub(crate) struct ProxyOptions {
     #[arg(long, default_value = PROXY_MEMORY, value_parser = proxy_memory, value_name = "BYTES")]
     pub(crate) memory: u64,
 
-    /// Cores to use, 1 to 32, each with a stack, a thread and a part of the connections; `all`: those that are available
-    #[arg(long, default_value = "1", value_parser = cores, value_name = "N|all")]
-    pub(crate) cores: usize,
+    #[command(flatten)]
+    pub(crate) cores: CoresOption,
 
     #[command(flatten)]
     pub(crate) net: NetOptions,
@@ -239,16 +236,6 @@ pub(crate) fn link_address(text: &str) -> Result<[u8; 6], String> {
     let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
     let address = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
     address.ok_or_else(|| "give six bytes, as in 02:50:57:00:00:01".to_owned())
-}
-
-/// A number of cores; `all`: as many as this process may use.
-pub(super) fn cores(text: &str) -> Result<usize, String> {
-    if text == "all" {
-        let all = std::thread::available_parallelism().map_or(1, NonZero::get);
-        return Ok(all.min(MAX_CORES));
-    }
-    let count = text.parse().ok().filter(|count| (1..=MAX_CORES).contains(count));
-    count.ok_or_else(|| format!("give a number from 1 to {MAX_CORES}, or all"))
 }
 
 fn proxy_memory(text: &str) -> Result<u64, String> {

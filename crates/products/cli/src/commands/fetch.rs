@@ -37,7 +37,7 @@ pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
     let printed = Printed::new(options.net.stats, &control, move || report.to_string());
     let stop = printed.watch()?;
     opened.wait_for_peer(&options.net, &stop)?;
-    let connect = |to: SocketAddr| opened.hosts.connect_timeout(to, CONNECT_TIME);
+    let connect = |to: SocketAddr| opened.host.connect_timeout(to, CONNECT_TIME);
     let done = fetch(connect, &url, &output, &stop);
     if let Ok(summary) = &done {
         let line = format!("{output}: {summary}");

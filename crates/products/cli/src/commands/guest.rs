@@ -75,7 +75,7 @@ pub(crate) fn open(
         () if options.splice => LocalClients::Spliced,
         () => LocalClients::ByLink,
     };
-    let mut config = network.config().local_clients(local_clients).cores(options.cores);
+    let mut config = network.config().local_clients(local_clients).cores(options.cores.cores);
     if let Some(inside) = inside {
         config = config.inside(inside);
     } else if needs_sockets_inside(options) {
@@ -293,15 +293,6 @@ impl Served {
         self.guest.host()
     }
 
-    /// The hosts of all cores, with the names by which they are shown.
-    fn named_cores(&self) -> impl Iterator<Item = (String, &Host)> {
-        let named = |(index, host)| match index {
-            0 => ("guest".to_owned(), host),
-            _ => (format!("guest-{index}"), host),
-        };
-        self.guest.cores().shards().iter().enumerate().map(named)
-    }
-
     /// Where requests for ports go.
     pub(crate) fn ports(self: &Arc<Self>) -> Arc<dyn Ports> {
         Arc::new(GuestPorts(Arc::downgrade(self)))
@@ -334,11 +325,10 @@ impl Served {
     /// Adds the gateway to the view for a control socket.
     pub(crate) fn shown(self: &Arc<Self>, shown: control::Builder) -> control::Builder {
         let served = Arc::downgrade(self);
-        let mut shown = shown;
-        for (name, host) in self.named_cores() {
-            crate::log::trace(&name, host);
-            shown = shown.host(&name, host);
+        for shard in self.guest.cores().shards() {
+            crate::log::trace("guest", shard);
         }
+        let mut shown = shown.cores("guest", self.guest.cores());
         if let Some(line) = &self.line {
             shown = show_line(shown, line);
         }
@@ -380,10 +370,7 @@ impl Served {
         let counts = self.guest.counters().iter().filter(|(_, n)| *n > 0);
         let text = view::part("gateway", counts);
         let line = self.line.as_ref().map(line_text).unwrap_or_default();
-        match self.guest.cores().shards() {
-            [host] => format!("{text}{}{line}", host.stats()),
-            _ => format!("{text}{}{line}", self.guest.cores().stats()),
-        }
+        format!("{text}{}{line}", self.guest.cores().stats())
     }
 
     /// Waits, for `limit` at most, until the last data of a guest that has ended was passed on. Frames that are
@@ -395,9 +382,9 @@ impl Served {
     /// Ends all connections; those with data left to send have `limit` for it.
     pub(crate) fn end(&self, limit: Duration) {
         let end = Instant::now() + limit;
-        for (name, host) in self.named_cores() {
-            host.drain(end.saturating_duration_since(Instant::now()));
-            crate::log::trace_end(&name, host);
+        for shard in self.guest.cores().shards() {
+            shard.drain(end.saturating_duration_since(Instant::now()));
+            crate::log::trace_end("guest", shard);
         }
     }
 }

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pagewire::proxy::{ForwardConfig, Proxy, Refusal};
-use pagewire::{BindOptions, KeepAlive, TcpListener};
+use pagewire::proxy::{ForwardConfig, ForwardCounters, Proxy, Refusal};
+use pagewire::{BindOptions, Cores, CoresListener, KeepAlive};
 
 use crate::args::ProxyOptions;
 use crate::failure::{Failure, reason, say};
@@ -18,9 +18,9 @@ use crate::view::{self, Printed, ViewSockets};
 pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     check(options)?;
     let asked = ViewSockets::new(&options.net.view)?;
-    let mut opened = net::open(&options.net, options.cores, Some(options.memory), None)?;
+    let mut opened = net::open(&options.net, options.cores.cores, Some(options.memory), None)?;
     let config = ForwardConfig {
-        connections: (options.connections as usize).div_ceil(options.cores),
+        connections: (options.connections as usize).div_ceil(options.cores.cores),
         connect_timeout: Duration::from_secs(options.connect_timeout.into()),
         idle_timeout: (options.idle_timeout > 0)
             .then(|| Duration::from_secs(options.idle_timeout.into())),
@@ -32,9 +32,9 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
         }),
         ..ForwardConfig::default()
     };
-    let proxies = Proxies::new(&opened.hosts, &config);
+    let proxies = Proxies::new(&opened.host, &config);
     let counted = proxies.clone();
-    let counts = move || counted.counters();
+    let counts = move || counted.counters().iter().collect();
     let shown = opened.report.shown(&options.net).section("proxy", counts);
     let control = asked.start(shown)?;
     let (report, counted) = (opened.report.clone(), proxies.clone());
@@ -44,8 +44,8 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     let listen = |on: &SocketAddr| {
         let failed =
             |e: io::Error| Failure::because(format!("--listen {on}"), why_not_listening(&e));
-        let listeners = opened.hosts.listen(*on, &bind).map_err(failed)?;
-        proxies.forward(listeners, options.to).map_err(failed)
+        let listener = opened.host.listen_with(*on, &bind).map_err(failed)?;
+        proxies.forward(&listener, options.to).map_err(failed)
     };
     // Prints no address before all of them work.
     for on in options.listen.iter().map(listen).collect::<Result<Vec<_>, _>>()? {
@@ -106,17 +106,16 @@ fn check(options: &ProxyOptions) -> Result<(), Failure> {
 struct Proxies(Arc<[Proxy]>);
 
 impl Proxies {
-    fn new(hosts: &net::Hosts, config: &ForwardConfig) -> Self {
-        Self(hosts.shards().iter().map(|shard| Proxy::new(shard, *config)).collect())
+    fn new(host: &Cores, config: &ForwardConfig) -> Self {
+        Self(host.shards().iter().map(|shard| Proxy::new(shard, *config)).collect())
     }
 
     /// Forwards the connections of the listener of each core. Returns the address at which all listen.
-    fn forward(&self, listeners: Vec<TcpListener>, to: SocketAddr) -> io::Result<SocketAddr> {
-        let on = listeners.first().map_or(Ok(to), TcpListener::local_addr)?;
-        for (proxy, listener) in self.0.iter().zip(listeners) {
-            proxy.forward(listener, to)?;
+    fn forward(&self, listener: &CoresListener, to: SocketAddr) -> io::Result<SocketAddr> {
+        for (proxy, listener) in self.0.iter().zip(listener.shards()) {
+            proxy.forward(listener.clone(), to)?;
         }
-        Ok(on)
+        listener.local_addr()
     }
 
     /// Connections that are being forwarded.
@@ -124,16 +123,10 @@ impl Proxies {
         self.0.iter().map(Proxy::len).sum()
     }
 
-    /// The counts of all cores together, by name.
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        let mut all: Vec<(&'static str, u64)> = Vec::new();
-        for proxy in self.0.iter() {
-            let of_core = proxy.counters();
-            match all.is_empty() {
-                true => all.extend(of_core.iter()),
-                false => all.iter_mut().zip(of_core.iter()).for_each(|(all, of)| all.1 += of.1),
-            }
-        }
+    /// The counts of all cores together.
+    fn counters(&self) -> ForwardCounters {
+        let mut all = ForwardCounters::default();
+        self.0.iter().for_each(|proxy| all.add(&proxy.counters()));
         all
     }
 
@@ -155,7 +148,7 @@ impl Proxies {
 
 fn stats(report: &net::Report, proxies: &Proxies) -> String {
     let connections = ("connections", proxies.len() as u64);
-    let counts = std::iter::once(connections).chain(proxies.counters());
+    let counts = std::iter::once(connections).chain(proxies.counters().iter());
     format!("{}{report}", view::part("proxy", counts))
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     }
     let asked = ViewSockets::new(&options.net.view)?;
     let user = user(options)?;
-    let mut opened = net::open(&options.net, options.cores, None, user.as_ref())?;
+    let mut opened = net::open(&options.net, options.cores.cores, None, user.as_ref())?;
     let limits = PermitLimits::new(options.connections, options.connections_per_client);
     let (permits, base) = (Permits::new(limits), Service::new(server));
     let service = Service { zerocopy: true, count_copies: asked.is_asked(), permits, ..base };
@@ -42,7 +42,9 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     let stop = printed.watch()?;
     for addr in &opened.addresses {
         let on = SocketAddr::new(*addr, options.port);
-        service.listen(on, |on, options| opened.hosts.listen(on, options))?;
+        service.listen(on, |on, options| {
+            Ok(opened.host.listen_with(on, options)?.shards().to_vec())
+        })?;
     }
     for addr in &opened.addresses {
         let url = SocketAddr::new(*addr, options.port).to_string();
@@ -64,7 +66,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
         end = opened.check_device(&options.net);
     }
     if end.is_ok() {
-        service.stop(opened.hosts.shards());
+        service.stop(opened.host.shards());
     }
     // Downloads that are still running end here with a reset.
     opened.end(&options.net);

@@ -17,7 +17,8 @@ impl OpenNetwork {
     /// # Errors
     /// There is no device any more, and none is to be waited for.
     pub(crate) fn check_device(&mut self, options: &NetOptions) -> Result<(), Failure> {
-        let Err(error) = self.hosts.check() else { return Ok(()) };
+        let up = self.host.shards().iter().try_for_each(pagewire::Host::check);
+        let Err(error) = up else { return Ok(()) };
         let name = net::tap_name(options);
         let why = match options.link {
             NetLink::Tap if !exists(name) => format!("the tap {name} was deleted"),
@@ -32,7 +33,7 @@ impl OpenNetwork {
         }
         if let Some(link) = self.link.take() {
             crate::failure::complain!("pagewire: {why}; waiting for {name}");
-            self.hosts.remove_link(link);
+            self.host.remove_link(link);
         }
         // Tried again: the device may exist before its queues.
         if !exists(name) {
@@ -52,12 +53,13 @@ impl OpenNetwork {
 
     /// Makes the present device the host's link.
     fn link_again(&self, options: &NetOptions) -> Result<LinkId, Failure> {
-        let queues = net::tap_queues(options, self.hosts.shards().len(), self.memory)?;
+        let queues = net::tap_queues(options, self.host.shards().len(), self.memory)?;
         let queues = self.report.wrappers_again(options.fault).around_all(queues)?;
-        self.hosts.add_link(queues, |link| {
+        let link = self.host.add_link(queues, |link| {
             let link = options.addr.iter().fold(link, Link::address);
             options.gateway.iter().fold(link, Link::gateway)
-        })
+        })?;
+        Ok(link)
     }
 
     /// Reports a device that cannot be used yet, once for each reason.

@@ -3,7 +3,6 @@
 //! `serve`, `fetch` and `proxy` open one with [`open`]. This file checks the options, opens the tap or port, puts
 //! the wrappers of `--fault`, `--pcap` and `--dhcp` around it, and reports its counters ([`Report`]).
 
-mod hosts;
 mod lost;
 pub(crate) mod user;
 
@@ -20,7 +19,7 @@ use pagewire::device::{
 };
 use pagewire::tcp::mtu_of_pages;
 use pagewire::{Cidr, CidrError, Device, Tap};
-use pagewire::{Host, HostBuilder, LinkId};
+use pagewire::{Cores, Host, HostBuilder, LinkId};
 use pagewire_control as control;
 use pagewire_gateway::sandbox::SandboxUser;
 
@@ -30,14 +29,13 @@ use crate::limits::{LAST_TIME, PORT_CHECK_TIME};
 use crate::signals::Stop;
 use crate::view;
 
-pub(crate) use hosts::Hosts;
-
 /// The tap if none is named.
 const TAP_NAME: &str = "pw0";
 
 /// A host on the link of the options.
 pub(crate) struct OpenNetwork {
-    pub(crate) hosts: Hosts,
+    /// The host, on one core or on several.
+    pub(crate) host: Cores,
     pub(crate) addresses: Vec<IpAddr>,
     /// The counters that `--stats` prints.
     pub(crate) report: Report,
@@ -75,8 +73,8 @@ impl Drop for SocketFile {
 impl OpenNetwork {
     /// Shuts the host down: what is queued for peers has a short time to be delivered.
     pub(crate) fn end(&self, options: &NetOptions) {
-        self.hosts.shutdown(LAST_TIME);
-        for shard in self.hosts.shards() {
+        self.host.shutdown(LAST_TIME);
+        for shard in self.host.shards() {
             crate::log::trace_end(host_name(options), shard);
         }
     }
@@ -123,7 +121,7 @@ impl OpenNetwork {
 /// Counters of a host and its link, read when they are printed.
 #[derive(Clone)]
 pub(crate) struct Report {
-    hosts: Hosts,
+    host: Cores,
     port: Option<VhostMonitor>,
     dhcp: Option<DhcpWatch>,
     /// Counts of `--fault`.
@@ -132,7 +130,7 @@ pub(crate) struct Report {
 
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.hosts)?;
+        write!(f, "{}", self.host.stats())?;
         if let Some(line) = &self.line {
             f.write_str(&line_text(line))?;
         }
@@ -169,10 +167,10 @@ impl Report {
     /// The view of the host and its link for a control socket.
     pub(crate) fn shown(&self, options: &NetOptions) -> control::Builder {
         let name = host_name(options);
-        for shard in self.hosts.shards() {
+        for shard in self.host.shards() {
             crate::log::trace(name, shard);
         }
-        let mut shown = self.hosts.shown(name, control::Builder::new());
+        let mut shown = control::Builder::new().cores(name, &self.host);
         if let Some(port) = self.port.clone() {
             shown = shown.section("port", move || port.counters().iter().collect());
         }
@@ -244,13 +242,14 @@ pub(crate) fn open(
     let builder = with(builder, options.payload_pages, HostBuilder::payload_pages);
     let builder = options.addr.iter().fold(builder, HostBuilder::address);
     let gateways = gateways.iter().map(IpAddr::to_string);
-    let hosts = Hosts::start(gateways.fold(builder, HostBuilder::gateway), queues, cores)?;
-    let report = Report { hosts: hosts.clone(), port, dhcp, line: watch };
+    let builder = gateways.fold(builder, HostBuilder::gateway).cores(cores);
+    let host = builder.device_queues(queues).start()?;
+    let report = Report { host: host.clone(), port, dhcp, line: watch };
     let socket = options.socket.as_deref().and_then(SocketFile::new);
     let addresses = ours.iter().map(Cidr::addr).collect();
     let link = Some(LinkId::FIRST);
     let waits_because = None;
-    Ok(OpenNetwork { hosts, addresses, report, link, waits_because, memory, _socket: socket })
+    Ok(OpenNetwork { host, addresses, report, link, waits_because, memory, _socket: socket })
 }
 
 /// A builder with a setting, if there is a value for it.

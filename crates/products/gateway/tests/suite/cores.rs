@@ -4,8 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::sync::{Arc, OnceLock};
 
-use pagewire::{Host, Pair};
-use pagewire_gateway::limits::CORES;
+use pagewire::{Cores, Host, Pair};
 use pagewire_gateway::{AddError, Ask, Gateway, Guest, GuestConfig, How, Rules};
 
 use crate::support::{
@@ -154,7 +153,7 @@ fn datagrams_of_many_ports_go_out_and_come_back() {
 
 #[test]
 fn a_guest_has_a_core_at_least_and_no_more_than_a_host() {
-    for cores in [0, CORES + 1] {
+    for cores in [0, Cores::MAX + 1] {
         let (device, _inner) = pagewire::Pair::new().unwrap();
         let config = GuestConfig::new().network("10.0.2.2/24").unwrap().cores(cores);
         let error = Gateway::builder().start().add(device, config).expect_err("refused");

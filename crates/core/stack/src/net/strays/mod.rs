@@ -23,7 +23,7 @@ use crate::net::strays::queue::{Stray, StrayKind, Strays};
 use crate::net::wire::protocol;
 use crate::net::{Flow, Net};
 use crate::shards::{PortClaim, PortKind, Shard, ShardPlace, ShardPorts};
-use crate::sockets::tuple::Tuple;
+use crate::sockets::tuple::{Tuple, canonical};
 
 /// The state of a stack that is one of several shards.
 pub(super) struct ShardState {
@@ -84,12 +84,6 @@ impl Net {
         Some(home).filter(|home| *home != shard.index())
     }
 
-    /// The shard that packets between these ends belong to; the first if the host has no others.
-    pub(crate) fn home(&self, kind: PortKind, tuple: &Tuple) -> usize {
-        let is_foreign = || self.routes.is_foreign_host(tuple.local);
-        self.shard.as_ref().map_or(0, |state| state.shard().home(kind, tuple, is_foreign))
-    }
-
     /// The shard that the packets of a flow to this host belong to; the first if the host has no others.
     pub(crate) fn home_of(&self, flow: &Flow) -> usize {
         let kind = match flow.protocol {
@@ -97,7 +91,9 @@ impl Net {
             protocol::UDP => PortKind::Udp,
             _ => PortKind::Echo,
         };
-        self.home(kind, &Tuple::new(flow.to, flow.from))
+        let tuple = Tuple::new(canonical(flow.to), canonical(flow.from));
+        let is_foreign = || self.routes.is_foreign_host(tuple.local);
+        self.shard.as_ref().map_or(0, |state| state.shard().home(kind, &tuple, is_foreign))
     }
 
     /// The other shard that sent the packet which an ICMP error quotes.

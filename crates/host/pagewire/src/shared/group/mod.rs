@@ -140,14 +140,8 @@ impl Shared {
         for shard in self.others().filter(to_drive) {
             // A lock that another thread holds is no loss: that thread takes turns, too.
             let Some(mut inner) = shard.try_lock() else { continue };
-            let now = shard.now();
-            let over = match shard.shutdown.is_requested() {
-                true => shard.step_shutdown(&mut inner, now),
-                false => None,
-            };
-            let worked = inner.turn(now);
+            let worked = inner.turn(shard.now());
             shard.unlock_and_wake(inner);
-            over.into_iter().for_each(|report| shard.shutdown.set_report(report));
             if worked {
                 // A loop that waits for the shard has lost its wake-up to this turn.
                 shard.hand_back();
