@@ -17,7 +17,7 @@ use std::time::Duration;
 use pagewire_mem::link::Capabilities;
 use pagewire_mem::{Instant, PacketBuf, RxChecksum, TxChecksum};
 use pagewire_stack::{
-    LinkId, ListenerId, PoolMemory, RecvFlags, SendFlags, Shard, Stack, StackConfig, TcpId,
+    LinkId, ListenerId, PoolMemory, RecvFlags, SendFlags, Shard, Stack, StackConfig, Stray, TcpId,
 };
 
 const SERVER: &str = "10.0.0.2:80";
@@ -60,6 +60,7 @@ struct World {
     listener: ListenerId,
     now: Instant,
     frames: VecDeque<PacketBuf>,
+    strays: VecDeque<Stray>,
 }
 
 impl World {
@@ -79,7 +80,7 @@ impl World {
         let mut stacks = [1, 2].map(&mut stack);
         let other = strays.then(|| stack(2));
         let listener = stacks[1].listen(server(), 128).expect("a listener");
-        Self { stacks, other, listener, now, frames: VecDeque::new() }
+        Self { stacks, other, listener, now, frames: VecDeque::new(), strays: VecDeque::new() }
     }
 
     fn connect(&mut self) -> (TcpId, TcpId) {
@@ -122,8 +123,8 @@ impl World {
             match to {
                 Some(to) => {
                     to.handle_frames_on(now, LinkId::FIRST, &mut self.frames);
-                    while let Some((_, stray)) = to.poll_stray() {
-                        home.handle_stray(now, stray);
+                    while to.poll_strays(&mut self.strays).is_some() {
+                        self.strays.drain(..).for_each(|stray| home.handle_stray(now, stray));
                     }
                     to.end_turn();
                 }

@@ -59,9 +59,9 @@ pub(crate) struct LinkDevice {
 /// that.
 const MOST_FAILURES: u32 = 1000;
 
-/// The bit of a link; none for a link beyond the first 64.
+/// The bit of a link among those of a host, of which there are at most 32 (`MAX_LINKS`).
 pub(crate) fn link_bit(link: LinkId) -> u64 {
-    u32::try_from(link.index()).ok().and_then(|index| 1u64.checked_shl(index)).unwrap_or(0)
+    1 << link.index()
 }
 
 impl Devices {

@@ -104,7 +104,7 @@ fn shut_down_all() {
 fn end_on_a_thread(host: &Arc<Shared>, until: WallClock) -> Option<JoinHandle<()>> {
     let end = move |host: &Shared| match host.manual {
         true => host.reset_all(),
-        false => drop(host.shut_down_here(until)),
+        false => host.shut_down_here(until),
     };
     let ours = Arc::clone(host);
     let thread = std::thread::Builder::new().name("pagewire-exit".into());

@@ -24,16 +24,17 @@ impl Stacks {
     /// # Errors
     /// Those of [`Stack::new`].
     pub fn new(now: Instant, config: &StackConfig, count: usize) -> Result<Self, StackError> {
-        let places = Shard::all(count, &config.secret).filter(|_| count > 1).unwrap_or_default();
+        let mut places =
+            Shard::all(count, &config.secret).filter(|_| count > 1).unwrap_or_default();
         let stack = |place: Option<Shard>| {
             let mut config = config.clone();
             config.shard = place;
             Stack::new(now, config)
         };
         // The last has the sockets, so that a packet which stays at the first is found out.
-        let mut places = places.into_iter().rev();
-        let main = stack(places.next())?;
-        let others = places.map(|place| stack(Some(place))).collect::<Result<_, _>>()?;
+        let main = stack(places.pop())?;
+        let others =
+            places.into_iter().map(|place| stack(Some(place))).collect::<Result<_, _>>()?;
         Ok(Self { main, others, draws: FIRST_DRAW })
     }
 
@@ -85,23 +86,20 @@ impl Stacks {
 
     /// Passes packets on to the stacks that they belong to; returns whether there was one.
     fn pass_strays(&mut self, now: Instant) -> bool {
-        let mut strays = VecDeque::new();
+        let (mut all, mut strays) = (Vec::new(), VecDeque::new());
         let mut any = false;
         loop {
             for stack in self.all() {
-                strays.extend(std::iter::from_fn(|| stack.poll_stray()));
+                while let Some(to) = stack.poll_strays(&mut strays) {
+                    all.extend(strays.drain(..).map(|stray| (to, stray)));
+                }
             }
-            if strays.is_empty() {
+            if all.is_empty() {
                 return any;
             }
             any = true;
-            let last = self.others.len();
-            for (to, stray) in strays.drain(..) {
-                // Places were given from the last on.
-                match last.checked_sub(to + 1).and_then(|at| self.others.get_mut(at)) {
-                    Some(other) => other.handle_stray(now, stray),
-                    None => self.main.handle_stray(now, stray),
-                }
+            for (to, stray) in all.drain(..) {
+                self.others.get_mut(to).unwrap_or(&mut self.main).handle_stray(now, stray);
             }
         }
     }

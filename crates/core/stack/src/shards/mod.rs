@@ -9,7 +9,7 @@
 //! ```text
 //!   frames --> shard 0: handle_frame --> its sockets
 //!                          | no socket, and the home is shard 1
-//!                          +--> poll_stray --> (the driver's queue) --> shard 1: handle_stray --> its sockets
+//!                          +--> poll_strays --> (the driver's queue) --> shard 1: handle_stray --> its sockets
 //! ```
 //!
 //! - **TCP, UDP**: the shard that owns the local port alone is the home. For all other ports, a keyed hash of the two
@@ -49,7 +49,8 @@ use addresses::{AddressTable, LinkNumber};
 use ports::{EVERY_PORT, PORTS, PortOwner, PortOwners};
 pub(crate) use ports::{PortClaim, ShardPorts};
 
-/// The claim of a bind, to end a use with: which one does not matter then.
+/// A bind by this shard alone at every address. Ends of uses by any bind name this claim, too: to them, only claims of
+/// connections are different.
 pub(crate) const BOUND: PortClaim = PortClaim::Alone { every_address: true };
 
 /// The shards of one host: their number, and what they share.

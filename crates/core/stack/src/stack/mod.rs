@@ -149,13 +149,13 @@ impl Stack {
         }
     }
 
-    /// The next packet that another shard of the host has to handle, and the shard's number: for its
-    /// [`handle_stray`](Self::handle_stray). There may be some after frames came in, and after
-    /// [`poll_transmit`](Self::poll_transmit) and [`handle_timeout`](Self::handle_timeout), which handle packets of
-    /// this host to itself.
+    /// Moves packets that one other shard of the host has to handle into `into`, which is empty, and returns the shard's
+    /// number: for its [`handle_stray`](Self::handle_stray). `None`: there are no more. There may be some after frames
+    /// came in, and after [`poll_transmit`](Self::poll_transmit) and [`handle_timeout`](Self::handle_timeout), which
+    /// handle packets of this host to itself.
     #[inline]
-    pub fn poll_stray(&mut self) -> Option<(usize, Stray)> {
-        self.cx.net.poll_stray()
+    pub fn poll_strays(&mut self, into: &mut VecDeque<Stray>) -> Option<usize> {
+        self.cx.net.poll_strays(into)
     }
 
     /// The number of the shard that has the packets of this flow, whose destination is on this side; 0 for a stack without
@@ -172,9 +172,9 @@ impl Stack {
         self.handle_input(now, result, &mut packet);
     }
 
-    /// Drops a packet for another shard that has no room for it, and counts it.
+    /// Drops a packet that another shard has no room for, and counts it.
     pub fn drop_stray(&mut self, stray: Stray) {
-        self.cx.net.counters.drop_one(DropReason::StrayBacklogFull);
+        self.cx.net.drop_stray();
         drop(stray);
     }
 

@@ -10,7 +10,7 @@ use pagewire_stack::limits::STRAY_BACKLOG;
 use pagewire_stack::{
     Answer, BindOptions, DatagramKind, DropReason, Error, EveryPort, Flow, LinkConfig, LinkId,
     ListenOptions, ListenerId, MtuDiscover, Shard, SocketOption, Stack, StackConfig, StackError,
-    SynEvent, TcpId, UdpId, Unreachable,
+    Stray, SynEvent, TcpId, UdpId, Unreachable,
 };
 
 use crate::common::gateway::{gateway, guest};
@@ -107,7 +107,7 @@ impl World {
     fn pass_strays(&mut self, host: usize) -> bool {
         let mut any = false;
         for from in 0..self.hosts[host].len() {
-            while let Some((to, stray)) = self.hosts[host][from].poll_stray() {
+            for (to, stray) in strays_of(&mut self.hosts[host][from]) {
                 assert_ne!(from, to, "a stray is for another shard");
                 self.hosts[host][to].handle_stray(self.now, stray);
                 any = true;
@@ -165,6 +165,15 @@ fn at_place(shard: &Shard, secret: [u8; 32]) -> Result<Stack, StackError> {
     let mut config = config(capabilities(1), 1);
     (config.shard, config.secret, config.memory) = (Some(shard.clone()), secret, 1 << 20);
     Stack::new(Instant::ZERO, config)
+}
+
+/// All strays of a stack, each with its shard.
+fn strays_of(stack: &mut Stack) -> Vec<(usize, Stray)> {
+    let (mut all, mut strays) = (Vec::new(), VecDeque::new());
+    while let Some(to) = stack.poll_strays(&mut strays) {
+        all.extend(strays.drain(..).map(|stray| (to, stray)));
+    }
+    all
 }
 
 #[test]
@@ -447,7 +456,7 @@ fn news_of_many_neighbours_leave_as_one_stray_for_each_shard_and_take_no_room_of
     for _ in 0..3 {
         (3..=200).for_each(|host| w.deliver(1, arp_from(host, host)));
     }
-    let flood: Vec<_> = std::iter::from_fn(|| w.hosts[1][0].poll_stray()).collect();
+    let flood = strays_of(&mut w.hosts[1][0]);
     assert_eq!(flood.len(), 31);
     for (to, stray) in flood {
         w.hosts[1][to].handle_stray(w.now, stray);
@@ -524,7 +533,7 @@ fn an_error_for_another_shard_leaves_its_packet_behind() {
         while w.hosts[from.0][from.1].poll_transmit(w.now, &mut frames) {}
         frames.drain(..).for_each(|frame| w.deliver(to, frame));
     }
-    let (to, stray) = w.hosts[0][0].poll_stray().unwrap();
+    let (to, stray) = strays_of(&mut w.hosts[0][0]).pop().unwrap();
     assert_eq!((to, format!("{stray:?}")), (2, "Stray { len: 0, .. }".into()));
     w.hosts[0][2].handle_stray(w.now, stray);
     assert_eq!(w.hosts[0][2].take_error(client), Some(Error::ConnectionRefused));

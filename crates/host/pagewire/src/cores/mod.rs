@@ -30,8 +30,8 @@ const PORT_TRIES: usize = 16;
 
 /// A host of several cores, with the same addresses on all of them.
 ///
-/// Each core has a [`Host`] of its own, a **shard**: a stack, a lock, a thread and a queue of the device. Shards share
-/// nothing on the way of a packet. A packet that comes in at another shard than that of its socket is passed on, its
+/// Each core has a [`Host`] of its own, a **shard**: a stack, a lock, a thread and a queue of the device. With a queue
+/// each, shards share nothing on the way of a packet. A packet that comes in at another shard than that of its socket is passed on, its
 /// payload by reference; the kernel's tap and its like soon learn which queue a connection belongs to.
 ///
 /// A socket belongs to its shard, and is used from any thread, as that of any [`Host`]. A program makes sockets

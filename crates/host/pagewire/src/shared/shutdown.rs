@@ -232,20 +232,16 @@ impl Shared {
         over.inspect(|report| self.shutdown.set_report(*report))
     }
 
-    /// Takes all steps on this thread, also those of other shards that this thread has to take; `None`: the lock is
-    /// not available, or `until` has passed.
-    pub(crate) fn shut_down_here(&self, until: WallClock) -> Option<ShutdownReport> {
-        loop {
-            if reentrancy::is_called_under_lock_of(self.host_id) {
-                return None;
-            }
+    /// Takes all steps on this thread, also those of other shards that this thread has to take, until `until` has passed;
+    /// none under the lock.
+    pub(crate) fn shut_down_here(&self, until: WallClock) {
+        while !reentrancy::is_called_under_lock_of(self.host_id) {
             let over = self.step_here();
             for shard in self.others().filter(|shard| shard.has_to_step_here()) {
                 shard.step_here();
             }
             if over.is_some() || WallClock::now() >= until {
-                self.hand_back();
-                return over;
+                return self.hand_back();
             }
             driver::wait_for_device(self, Some(self.now() + SHUTDOWN_POLL));
         }
@@ -256,14 +252,12 @@ impl Shared {
     pub(crate) fn wait_for_shutdown(&self, until: WallClock) -> ShutdownReport {
         let all: Vec<_> = self.others().collect();
         let all = || std::iter::once(self).chain(all.iter().map(|shard| &**shard));
-        if let Some(shard) = all().find(|shard| shard.has_to_step_here()) {
-            shard.shut_down_here(until);
-        } else if reentrancy::is_any_driver() {
-            // A driver of another host, which may be what the shutdown waits for.
-            return all().filter_map(|shard| shard.shutdown.report()).sum();
-        }
-        if reentrancy::is_called_under_lock_of(self.host_id) {
-            // The drivers wait for the lock that this thread holds.
+        let here = all().find(|shard| shard.has_to_step_here());
+        here.inspect(|shard| shard.shut_down_here(until));
+        // Drivers wait for the lock that this thread holds; or the thread is the driver of another host, which may be
+        // what the shutdown waits for.
+        let under_lock = reentrancy::is_called_under_lock_of(self.host_id);
+        if under_lock || (here.is_none() && reentrancy::is_any_driver()) {
             return all().filter_map(|shard| shard.shutdown.report()).sum();
         }
         // A shard that other threads step is over when the last step of this thread is taken, or `until` has passed.

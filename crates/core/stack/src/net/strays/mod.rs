@@ -4,6 +4,7 @@
 pub(crate) mod news;
 pub(crate) mod queue;
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::ops::Range;
 
@@ -79,7 +80,7 @@ impl Net {
     /// The other shard that packets between these ends belong to; `None`: they belong here.
     #[inline]
     pub(crate) fn foreign_home(&self, kind: PortKind, tuple: &Tuple) -> Option<usize> {
-        let shard = self.shard.as_ref()?.place.shard();
+        let shard = self.shard.as_ref()?.shard();
         let home = shard.home(kind, tuple, || self.routes.is_foreign_host(tuple.local));
         Some(home).filter(|home| *home != shard.index())
     }
@@ -108,7 +109,7 @@ impl Net {
 
     /// The other shard that puts a datagram together from its fragments.
     fn foreign_home_of_fragment(&self, key: &DatagramKey) -> Option<usize> {
-        let shard = self.shard.as_ref()?.place.shard();
+        let shard = self.shard.as_ref()?.shard();
         Some(shard.by_hash_of(key)).filter(|home| *home != shard.index())
     }
 
@@ -203,7 +204,7 @@ impl Net {
     /// Returns whether it did.
     pub(super) fn spread_path_report(&mut self, about: &QuotedPacket, mtu: usize) -> bool {
         let is_of_all =
-            |state: &ShardState| state.place.shard().is_everybodys(PortKind::Udp, about.src_port);
+            |state: &ShardState| state.shard().is_everybodys(PortKind::Udp, about.src_port);
         if about.protocol != protocol::UDP || !self.shard.as_deref().is_some_and(is_of_all) {
             return false;
         }
@@ -213,10 +214,16 @@ impl Net {
         true
     }
 
-    pub(crate) fn poll_stray(&mut self) -> Option<(usize, Stray)> {
-        let (to, stray) = self.shard.as_mut()?.strays.pop()?;
-        self.counters.strays_passed += 1;
-        Some((to, stray))
+    pub(crate) fn poll_strays(&mut self, into: &mut VecDeque<Stray>) -> Option<usize> {
+        let to = self.shard.as_mut()?.strays.take(into)?;
+        self.counters.strays_passed += into.len() as u64;
+        Some(to)
+    }
+
+    /// Counts a stray that was taken, and then found no room.
+    pub(crate) fn drop_stray(&mut self) {
+        self.counters.strays_passed -= 1;
+        self.counters.drop_one(DropReason::StrayBacklogFull);
     }
 
     pub(crate) fn has_strays(&self) -> bool {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use pagewire_mem::{Frag, PacketBuf};
 
-use crate::limits::{MAX_SHARDS, STRAY_BACKLOG, STRAY_BACKLOG_BYTES};
+use crate::limits::{STRAY_BACKLOG, STRAY_BACKLOG_BYTES};
 use crate::net::input::extensions::ReceivedPart;
 use crate::net::input::received::Inbound;
 use crate::net::strays::news::News;
 
-/// A packet, or news, that another shard of the host has to handle: from [`Stack::poll_stray`](crate::Stack::poll_stray) of one
-/// to [`Stack::handle_stray`](crate::Stack::handle_stray) of the other.
+/// A packet, or news, that another shard of the host has to handle: from
+/// [`Stack::poll_strays`](crate::Stack::poll_strays) of one to [`Stack::handle_stray`](crate::Stack::handle_stray) of
+/// the other.
 pub struct Stray {
     pub(crate) kind: StrayKind,
     pub(crate) packet: PacketBuf,
@@ -46,7 +47,7 @@ impl Stray {
 }
 
 /// Strays that wait to leave, a queue for each shard that they are for. A flood for one shard takes no room of others.
-/// News leave first: an answer to a packet may need them.
+/// News leave in front of packets: an answer to a packet may need them.
 pub(crate) struct Strays {
     /// The other shards of the host, a bit for each.
     others: u32,
@@ -57,8 +58,6 @@ pub(crate) struct Strays {
     homes: Vec<HomeQueue>,
     /// The shards that strays wait for, a bit for each.
     waiting: u32,
-    /// The shard that is served next if strays wait for it.
-    next: usize,
 }
 
 /// Strays for one shard: up to [`STRAY_BACKLOG`], which keep up to [`STRAY_BACKLOG_BYTES`].
@@ -77,7 +76,6 @@ impl Strays {
             leaving: Default::default(),
             homes: Vec::new(),
             waiting: 0,
-            next: 0,
         }
     }
 
@@ -102,37 +100,26 @@ impl Strays {
         (self.others != 0).then_some(&mut self.news)
     }
 
-    /// Takes a stray: of each shard in turns.
-    pub(crate) fn pop(&mut self) -> Option<(usize, Stray)> {
-        if let Some(found) = self.pop_news() {
-            return Some(found);
-        }
-        let from_next = self.waiting & (u32::MAX << self.next);
-        let first = if from_next != 0 { from_next } else { self.waiting };
-        let to = first.trailing_zeros() as usize;
-        let home = self.homes.get_mut(to)?;
-        let stray = home.queue.pop_front()?;
-        home.pinned -= stray.pinned();
-        if home.queue.is_empty() {
-            self.waiting &= !(1 << to);
-        }
-        self.next = (to + 1) % MAX_SHARDS;
-        Some((to, stray))
-    }
-
-    /// Takes news for one shard. All that waited leave as one stray for each shard.
-    fn pop_news(&mut self) -> Option<(usize, Stray)> {
+    /// Takes all strays for one shard; returns the shard. `into` is empty: its memory becomes that of the shard's queue.
+    pub(crate) fn take(&mut self, into: &mut VecDeque<Stray>) -> Option<usize> {
         let (news, to) = &mut self.leaving;
-        if *to == 0 {
-            if self.news.is_empty() {
-                return None;
-            }
+        if *to == 0 && !self.news.is_empty() {
+            // All news that wait leave as one stray for each shard.
             (*news, *to) = (Arc::new(std::mem::take(&mut self.news)), self.others);
         }
-        let first = to.trailing_zeros();
-        *to &= !1u32.checked_shl(first)?;
-        let stray = Stray { kind: StrayKind::News(Arc::clone(news)), packet: PacketBuf::for_rx() };
-        Some((first as usize, stray))
+        let shard = (self.waiting | *to).trailing_zeros();
+        let bit = 1u32.checked_shl(shard)?;
+        if let Some(home) = self.homes.get_mut(shard as usize) {
+            std::mem::swap(&mut home.queue, into);
+            home.pinned = 0;
+            self.waiting &= !bit;
+        }
+        if *to & bit != 0 {
+            *to &= !bit;
+            let kind = StrayKind::News(Arc::clone(news));
+            into.push_front(Stray { kind, packet: PacketBuf::for_rx() });
+        }
+        Some(shard as usize)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -146,6 +133,7 @@ mod tests {
     use pagewire_mem::{CopyLedger, CopyReason, PAGE_SIZE, PagePool, PageWriter};
 
     use super::*;
+    use crate::net::neighbors::NeighborClaim;
 
     #[test]
     fn strays_count_with_the_memory_that_they_keep_until_they_leave() {
@@ -159,19 +147,26 @@ mod tests {
         assert!(!strays.push(1, large(STRAY_BACKLOG_BYTES - PAGE_SIZE + 1)), "a page is kept");
         assert!(strays.push(1, large(STRAY_BACKLOG_BYTES - PAGE_SIZE)) && !strays.push(1, small()));
         assert!(strays.push(0, large(STRAY_BACKLOG_BYTES)), "for another shard");
-        let order: Vec<usize> = std::iter::from_fn(|| strays.pop().map(|(to, _)| to)).collect();
-        assert_eq!(order, [0, 1, 1]);
+        let mut taken = VecDeque::new();
+        assert_eq!((strays.take(&mut taken), taken.drain(..).count()), (Some(0), 1));
+        assert_eq!((strays.take(&mut taken), taken.drain(..).count()), (Some(1), 2));
+        assert_eq!((strays.take(&mut taken), taken.len()), (None, 0));
         assert!(strays.is_empty() && strays.push(1, large(STRAY_BACKLOG_BYTES)));
     }
 
     #[test]
-    fn shards_are_served_in_turns() {
-        let mut strays = Strays::new(0);
-        for to in [31, 31, 31, 0, 0, 7] {
-            assert!(strays.push(to, stray([])));
+    fn news_leave_in_front_of_packets_once_for_each_other_shard() {
+        let mut strays = Strays::new(0b1101);
+        assert!(strays.push(2, stray([])));
+        let claim = NeighborClaim { mac: None, solicited: true, overrides: true, create: false };
+        strays.news().expect("others").add_neighbor(0, [10, 0, 0, 9].into(), claim);
+        let mut taken = VecDeque::new();
+        for (shard, packets) in [(0, 0), (2, 1), (3, 0)] {
+            assert_eq!(strays.take(&mut taken), Some(shard));
+            assert!(taken.pop_front().expect("news").is_news());
+            assert_eq!(taken.drain(..).filter(|stray| !stray.is_news()).count(), packets);
         }
-        let order: Vec<usize> = std::iter::from_fn(|| strays.pop().map(|(to, _)| to)).collect();
-        assert_eq!(order, [0, 7, 31, 0, 31, 31]);
+        assert!(strays.take(&mut taken).is_none() && strays.is_empty());
     }
 
     fn stray(payload: impl IntoIterator<Item = Frag>) -> Stray {

@@ -103,8 +103,7 @@ pub(crate) struct Reserved {
     serial: u64,
     pub(crate) at: BindAddress,
     pub(crate) sharing: Sharing,
-    /// By a connection: others may connect from the port to elsewhere.
-    connected: bool,
+    /// A connection's: others may connect from the port to elsewhere.
     pub(crate) claim: PortClaim,
 }
 
@@ -130,7 +129,7 @@ impl Reservations {
 
     /// Whether the port is reserved by any socket that is not connected.
     pub(crate) fn uses(&self, port: u16) -> bool {
-        self.at(port).any(|reserved| !reserved.connected)
+        self.at(port).any(|reserved| !reserved.claim.is_connection())
     }
 
     fn at(&self, port: u16) -> impl Iterator<Item = &Reserved> {
@@ -146,8 +145,7 @@ impl Reservations {
     ) -> PortReservation {
         self.serial += 1;
         let serial = self.serial;
-        let connected = claim.is_connection();
-        let reserved = Reserved { serial, at, sharing, connected, claim };
+        let reserved = Reserved { serial, at, sharing, claim };
         self.ports.entry(port).or_default().push(reserved);
         PortReservation { port, serial }
     }

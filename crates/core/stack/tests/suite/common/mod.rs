@@ -220,13 +220,14 @@ impl Pair {
 
     /// Passes strays on until none is left. Returns whether there was one.
     fn pass_strays(&mut self, side: Side) -> bool {
-        let (mut rounds, now) = (0, self.now);
+        let (mut rounds, now, mut strays) = (0, self.now, VecDeque::new());
         loop {
             let mut any = false;
             for from in 0..crate::SHARDS {
-                while let Some((home, stray)) = self.shard(side, from).poll_stray() {
+                while let Some(home) = self.shard(side, from).poll_strays(&mut strays) {
                     assert_ne!(home, from);
-                    self.shard(side, home).handle_stray(now, stray);
+                    let home = self.shard(side, home);
+                    strays.drain(..).for_each(|stray| home.handle_stray(now, stray));
                     any = true;
                 }
             }

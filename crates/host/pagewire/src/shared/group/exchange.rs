@@ -16,8 +16,8 @@ const STRAYS_BESIDE_A_BURST: usize = RECEIVE_BURST / 10;
 /// Packets on their way from and to the other shards.
 pub(crate) struct Exchange {
     member: Member,
-    /// Packets to send, by receiver; empty between turns.
-    outgoing: Vec<VecDeque<Stray>>,
+    /// Packets that are being sent; empty in between.
+    leaving: VecDeque<Stray>,
     /// Packets to handle, by sender.
     arrived: Vec<VecDeque<Stray>>,
     /// Number of packets to handle.
@@ -30,8 +30,8 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     pub(crate) fn new(member: Member) -> Self {
-        let queues = || member.group.inboxes.iter().map(|_| VecDeque::new()).collect();
-        Self { outgoing: queues(), arrived: queues(), member, waiting: 0, first: 0, lost: 0 }
+        let arrived = member.group.inboxes.iter().map(|_| VecDeque::new()).collect();
+        Self { leaving: VecDeque::new(), arrived, member, waiting: 0, first: 0, lost: 0 }
     }
 
     pub(crate) fn member(&self) -> &Member {
@@ -50,21 +50,11 @@ impl Exchange {
     /// Sends the strays of the stack. Those without room are dropped and counted.
     #[inline(never)]
     fn send(&mut self, stack: &mut Stack) {
-        let mut any = false;
-        while let Some((to, stray)) = stack.poll_stray() {
-            any = true;
-            if let Some(queue) = self.outgoing.get_mut(to) {
-                queue.push_back(stray);
+        while let Some(to) = stack.poll_strays(&mut self.leaving) {
+            if let Some(inbox) = self.member.group.inboxes.get(to) {
+                inbox.push(self.member.index, &mut self.leaving);
             }
-        }
-        if !any {
-            return;
-        }
-        for (inbox, queue) in self.member.group.inboxes.iter().zip(&mut self.outgoing) {
-            if !queue.is_empty() {
-                inbox.push(self.member.index, queue);
-                queue.drain(..).for_each(|stray| stack.drop_stray(stray));
-            }
+            self.leaving.drain(..).for_each(|stray| stack.drop_stray(stray));
         }
     }
 

@@ -1,12 +1,12 @@
 //! The hosts that are the shards of one host ([`Group`]): how packets pass between them, and what ends them all.
 //!
 //! ```text
-//!   shard 0: turn -> its stack -> poll_stray --> inbox of shard 1 --> shard 1: turn -> handle_stray
+//!   shard 0: turn -> its stack -> poll_strays --> inbox of shard 1 --> shard 1: turn -> handle_stray
 //!                                                    \--> wakes the driver of shard 1, if that sleeps
 //! ```
 //!
-//! Each shard has its own lock. A shard that holds it takes at most the lock of a lane of an inbox besides
-//! (`inbox.rs`), so that no two shards wait for each other. What holds for the host as a whole is an atomic here: a
+//! Each shard has its own lock. A shard that holds the lock takes only locks besides under which no other is taken: of
+//! a lane of an inbox (`inbox.rs`), of a shared device, of the table of neighbours. So no two shards wait for each other. What holds for the host as a whole is an atomic here: a
 //! shard that failed fails all, and no shard lets go of its devices before the shutdown of all is over, because a
 //! packet for one shard may come in at any.
 
