@@ -26,7 +26,7 @@ use crate::limits::{FINISH_LOOK, GUESTS, JOINED_LOOK, RESERVED_DESCRIPTORS, UNSE
 use crate::netns::NsSockets;
 use crate::policy::{LocalAddresses, Rule, RuleError, Rules};
 use crate::publish::{OpenPort, Publish, PublishedPort, either_version};
-use crate::relay::{Closer, Kernel, Loopback, Neighbours, Relay, RelayService, Setup};
+use crate::relay::{Closer, Kernel, Loopback, Relay, RelayService, Setup, Siblings};
 use crate::request::{FlowState, GuestId, How, Judge as _, Protocol};
 use crate::splice::{
     Diverter, FlowSettings, Forward, ForwardPorts, JoinedFlow, Listens, OwnPort, listen_inside,
@@ -206,12 +206,12 @@ impl Gateway {
         let diverter = |loopback: &Option<Loopback>| loopback.as_ref()?.diverter();
         let diverters: Vec<_> = cores.shards().iter().map(|_| diverter(&loopback)).collect();
         let tallies = Tally::of_shards(config.cores);
-        let neighbours = Neighbours::of_shards(config.cores)?;
+        let siblings = Siblings::of_shards(config.cores)?;
         let mut shards = Vec::with_capacity(config.cores);
-        let parts = tallies.into_iter().zip(neighbours).zip(diverters);
-        for (host, ((tally, neighbours), diverter)) in cores.shards().iter().zip(parts) {
+        let parts = tallies.into_iter().zip(siblings).zip(diverters);
+        for (host, ((tally, siblings), diverter)) in cores.shards().iter().zip(parts) {
             let (whole, ruling, loopback) = (whole.clone(), ruling.clone(), loopback.take());
-            let part = ShardPart { whole, ruling, tally, neighbours, diverter, loopback };
+            let part = ShardPart { whole, ruling, tally, siblings, diverter, loopback };
             shards.push((host.clone(), self.open_shard(id, host, &config, part)?));
         }
         // Packets for one core may come in at any: all have their sockets by now.
@@ -247,7 +247,7 @@ impl Gateway {
         config: &GuestConfig,
         part: ShardPart,
     ) -> Result<RelayService, AddError> {
-        let ShardPart { whole, ruling, tally, neighbours, diverter, loopback } = part;
+        let ShardPart { whole, ruling, tally, siblings, diverter, loopback } = part;
         let settings = &self.0.settings;
         let (listener, udp, echo) = host.with_stack(|stack, _| {
             let link = stack.links().next().ok_or(Error::NoSuchLink)?;
@@ -278,7 +278,7 @@ impl Gateway {
         if let Some(loopback) = &loopback {
             watch.add_wakeup(loopback.inbox().wait_fd().as_fd())?;
         }
-        if let Some(parcels) = neighbours.as_ref().and_then(Neighbours::wait_fd) {
+        if let Some(parcels) = siblings.as_ref().and_then(Siblings::wait_fd) {
             watch.add_wakeup(parcels)?;
         }
         let (rules, rates) = ruling.on_shard(tally.index());
@@ -313,7 +313,7 @@ impl Gateway {
             addresses: config.addresses.clone(),
             loopback,
             diverter,
-            neighbours,
+            siblings,
         };
         Ok(RelayService::new(Relay::new(context, setup, udp, echo)))
     }
@@ -335,7 +335,7 @@ struct ShardPart {
     whole: Whole,
     ruling: Ruling,
     tally: Tally,
-    neighbours: Option<Neighbours>,
+    siblings: Option<Siblings>,
     diverter: Option<Diverter>,
     /// The first core has it.
     loopback: Option<Loopback>,

@@ -24,7 +24,7 @@ use crate::epoll::EpollSet;
 use crate::guest_link::GuestLink;
 use crate::limits::UNSENT;
 use crate::policy::{LocalAddresses, RouteSocket, Rules};
-use crate::relay::{Closer, Dial, Dialled, Neighbours, Relay, Setup};
+use crate::relay::{Closer, Dial, Dialled, Relay, Setup, Siblings};
 use crate::request::{Ask, GuestId, How, Judge, Record, Verdict};
 use crate::source::Source;
 use crate::tally::Tally;
@@ -167,7 +167,7 @@ pub(crate) fn lone_context(settings: Settings) -> (Context, Records) {
 fn shard(
     settings: Settings,
     common: (Whole, Ruling, Records),
-    (place, tally, neighbours): (Shard, Tally, Option<Neighbours>),
+    (place, tally, siblings): (Shard, Tally, Option<Siblings>),
     far: &Far,
 ) -> (Stack, Relay) {
     let tcp = TcpConfig { nagle: false, notsent_lowat: UNSENT, ..TcpConfig::default() };
@@ -183,7 +183,7 @@ fn shard(
     let echo = Echo::new(gateway.bind_every(on, DatagramKind::Echo).unwrap(), &tally);
     let listener = gateway.listen_every(on).unwrap();
     let mut context = context_of(settings, &mut gateway, common, tally);
-    if let Some(parcels) = neighbours.as_ref().and_then(Neighbours::wait_fd) {
+    if let Some(parcels) = siblings.as_ref().and_then(Siblings::wait_fd) {
         context.watch.add_wakeup(parcels).unwrap();
     }
     let setup = Setup {
@@ -195,7 +195,7 @@ fn shard(
         addresses: vec!["10.0.2.15".parse().unwrap()],
         loopback: None,
         diverter: None,
-        neighbours,
+        siblings,
     };
     let relay = Relay::new(context, setup, udp, echo);
     (gateway, relay)
@@ -215,11 +215,11 @@ impl World {
         let whole = whole_of(&settings);
         let ruling = Ruling::of(settings.rules.clone());
         let places = Shard::all(cores, &[2; 32]).unwrap();
-        let neighbours = Neighbours::of_shards(cores).unwrap();
-        let parts = places.into_iter().zip(Tally::of_shards(cores)).zip(neighbours);
-        let mut shards = parts.map(|((place, tally), neighbours)| {
+        let siblings = Siblings::of_shards(cores).unwrap();
+        let parts = places.into_iter().zip(Tally::of_shards(cores)).zip(siblings);
+        let mut shards = parts.map(|((place, tally), siblings)| {
             let common = (whole.clone(), ruling.clone(), Arc::clone(&records));
-            shard(settings.clone(), common, (place, tally, neighbours), &far)
+            shard(settings.clone(), common, (place, tally, siblings), &far)
         });
         let (gateway, relay) = shards.next().unwrap();
         let others = shards.collect();
@@ -240,12 +240,14 @@ impl World {
     /// Passes packets between cores. Returns their number.
     fn pass_strays(&mut self) -> usize {
         let now = self.now;
-        let of = |(stack, _): (&mut Stack, &mut Relay)| {
-            std::iter::from_fn(|| stack.poll_stray()).collect::<Vec<_>>()
-        };
-        let strays: Vec<_> = self.shards().flat_map(of).collect();
-        let passed = strays.len();
-        for (to, stray) in strays {
+        let (mut all, mut strays) = (Vec::new(), VecDeque::new());
+        for (stack, _) in self.shards() {
+            while let Some(to) = stack.poll_strays(&mut strays) {
+                all.extend(strays.drain(..).map(|stray| (to, stray)));
+            }
+        }
+        let passed = all.len();
+        for (to, stray) in all {
             self.shards().nth(to).unwrap().0.handle_stray(now, stray);
         }
         passed

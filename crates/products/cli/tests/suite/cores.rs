@@ -1,4 +1,5 @@
-//! `--cores` of `serve` and `proxy`: connections spread over the cores, and every view shows the sums and the cores.
+//! `--cores` of `serve`, `proxy` and `gateway`: connections spread over the cores, and every view shows the sums and the
+//! cores.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -23,10 +24,13 @@ fn a_number_of_cores_that_cannot_be_is_a_mistake() {
     let serve = ["serve", "--addr", "10.77.0.2/24", "/"];
     let proxy =
         ["proxy", "--addr", "10.77.0.2/24", "--listen", "10.77.0.2:80", "--to", "10.77.0.1:8000"];
-    for command in [&serve[..], &proxy] {
+    let gateway = ["gateway", "--link", "stream", "--socket", "/x"];
+    let run = ["run", "--", "true"];
+    for command in [&serve[..], &proxy, &gateway, &run] {
         for wrong in ["0", "33", "-1", "many", "ALL", "1.5", ""] {
             let option = format!("--cores={wrong}");
-            let output = pagewire(&[command, &[&option]].concat());
+            // In front of what `run` runs.
+            let output = pagewire(&[&command[..1], &[&option], &command[1..]].concat());
             let said = text(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{option}: {said}");
             let expected = "give a number from 1 to 32, or all";
@@ -71,6 +75,24 @@ fn a_port_for_virtual_machines_is_served_by_all_cores() {
         }
         server.stop("TERM");
     }
+}
+
+#[test]
+fn the_cores_of_a_guests_gateway_are_shown_as_those_of_any_host() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (port, control) = (dir.path().join("port"), dir.path().join("c.sock"));
+    let mut command = pagewire_testkit::command(PAGEWIRE);
+    command.args(["gateway", "--link", "vhost-user", "--ready-fd", "1", "--cores", "3"]);
+    command.arg("--stats=json").arg("--socket").arg(&port).arg("--control").arg(&control);
+    let gateway = Running::start(command.stderr(Stdio::piped()));
+    // Each core takes connections to every port, and those to the resolver.
+    let cores = listeners(&control).into_iter().filter(|(at, _)| at == "10.0.2.2:53");
+    assert_eq!(cores.map(|(_, core)| core).collect::<Vec<_>>(), ["0", "1", "2"]);
+    let said = gateway.stop("TERM");
+    let stats: Value = serde_json::from_str(said.lines().last().expect("a line")).expect("JSON");
+    let hosts = stats["hosts"].as_array().expect("a list");
+    assert_eq!((hosts.len(), &hosts[0]["name"]), (1, &Value::from("guest")), "{stats}");
+    assert_eq!(hosts[0]["cores"].as_array().expect("a list").len(), 3);
 }
 
 /// A file server on two cores, with a file.

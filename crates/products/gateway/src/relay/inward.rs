@@ -9,9 +9,9 @@ use pagewire::services::{Error, Flow as StackFlow, Instant, Stack, TcpConnect, T
 use rustix::event::epoll::EventFlags;
 use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
 
-use super::neighbours::{Client, Parcel};
 use super::pair::{Pair, reset_on_drop};
 use super::ports::{Leads, Place, Published, Socket};
+use super::siblings::{Client, Parcel};
 use super::{Flow, Relay};
 use crate::context::{FlowRecord, JudgedFlow};
 use crate::epoll::{SourceKind, Token};
@@ -267,9 +267,9 @@ impl Relay {
         // A client that the guest can answer keeps its address.
         let link = &self.context.link;
         let kept = client.filter(|client| link.can_answer(client.ip(), to.ip()));
-        if let (Some(neighbours), Some(client)) = (&self.setup.neighbours, kept) {
+        if let (Some(siblings), Some(client)) = (&self.setup.siblings, kept) {
             let home = stack.home_of(&StackFlow::tcp(to, client, 0));
-            if home != neighbours.index() {
+            if home != siblings.index() {
                 let client = Box::new(Client { socket, client, to, record });
                 return self.send_client(now, home, client);
             }
@@ -311,9 +311,9 @@ impl Relay {
 impl Relay {
     /// Sends a client to the relay on whose core the guest's answers come in.
     fn send_client(&mut self, now: Instant, home: usize, client: Box<Client>) {
-        let Some(neighbours) = &self.setup.neighbours else { return };
+        let Some(siblings) = &self.setup.siblings else { return };
         self.context.tally.send_to(home);
-        if let Err(Parcel::Client(client)) = neighbours.send(home, Parcel::Client(client)) {
+        if let Err(Parcel::Client(client)) = siblings.send(home, Parcel::Client(client)) {
             self.context.tally.arrive_at(home);
             self.drop_client(now, *client, How::Removed);
         }
@@ -326,9 +326,9 @@ impl Relay {
 
     /// Takes what other relays, and this one, have sent.
     pub(super) fn take_parcels(&mut self, now: Instant, stack: &mut Stack) {
-        let Some(neighbours) = &self.setup.neighbours else { return };
-        let index = neighbours.index();
-        for parcel in neighbours.take() {
+        let Some(siblings) = &self.setup.siblings else { return };
+        let index = siblings.index();
+        for parcel in siblings.take() {
             match parcel {
                 Parcel::Client(client) => {
                     // Rules may have changed since the verdict.
@@ -364,14 +364,14 @@ impl Relay {
 
     fn pass_on(&self, to: usize, parcel: Parcel) {
         // A relay that has ended serves no ports.
-        let _ = self.setup.neighbours.as_ref().map(|neighbours| neighbours.send(to, parcel));
+        let _ = self.setup.siblings.as_ref().map(|siblings| siblings.send(to, parcel));
     }
 
     /// Ends what other relays have sent, and will send: the guest is removed.
     pub(super) fn end_parcels(&mut self, now: Instant) {
-        let Some(neighbours) = &self.setup.neighbours else { return };
-        let index = neighbours.index();
-        for parcel in neighbours.close() {
+        let Some(siblings) = &self.setup.siblings else { return };
+        let index = siblings.index();
+        for parcel in siblings.close() {
             if let Parcel::Client(client) = parcel {
                 self.context.tally.arrive_at(index);
                 self.drop_client(now, *client, How::Removed);
@@ -390,24 +390,24 @@ impl Relay {
         socket: OwnedFd,
         guest: SocketAddr,
     ) -> io::Result<()> {
-        let Some(neighbours) = &self.setup.neighbours else {
+        let Some(siblings) = &self.setup.siblings else {
             return self.udp.publish(now, &mut self.context, socket, guest);
         };
         if !self.published.datagrams.insert(guest) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         // This relay finds out the core in its next turn.
-        let sent = neighbours.send(neighbours.index(), Parcel::Publish(socket, guest));
+        let sent = siblings.send(siblings.index(), Parcel::Publish(socket, guest));
         sent.map_err(|_| io::ErrorKind::NotConnected.into())
     }
 
     /// Ends that.
     fn close_datagrams(&mut self, now: Instant, guest: SocketAddr) {
-        let Some(neighbours) = &self.setup.neighbours else {
+        let Some(siblings) = &self.setup.siblings else {
             return self.udp.unpublish(now, &self.context, guest);
         };
         if self.published.datagrams.remove(&guest) {
-            let _ = neighbours.send(neighbours.index(), Parcel::Unpublish(guest));
+            let _ = siblings.send(siblings.index(), Parcel::Unpublish(guest));
         }
     }
 }

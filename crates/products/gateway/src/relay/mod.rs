@@ -14,11 +14,11 @@ mod dialler;
 mod flows;
 mod inward;
 mod loopback;
-mod neighbours;
 mod pair;
 mod ports;
 mod pump;
 mod service;
+mod siblings;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -53,10 +53,10 @@ use dial::{Dialling, Dials};
 pub(crate) use dialler::Kernel;
 pub use dialler::{Dial, Dialled};
 pub(crate) use loopback::Loopback;
-pub(crate) use neighbours::Neighbours;
 use pair::{Flags, Pair, Step, reset_on_drop};
 use ports::Ports;
 pub(crate) use service::RelayService;
+pub(crate) use siblings::Siblings;
 
 pub(crate) struct Setup {
     /// The listener that takes SYNs to every address.
@@ -73,7 +73,7 @@ pub(crate) struct Setup {
     /// Takes datagrams of clients that come over this machine's loopback, for the first relay's loopback.
     pub(crate) diverter: Option<Diverter>,
     /// The relays of the guest's other cores.
-    pub(crate) neighbours: Option<Neighbours>,
+    pub(crate) siblings: Option<Siblings>,
 }
 
 pub(crate) struct Relay {

@@ -8,7 +8,7 @@ use pagewire::{Cores, Host, Pair};
 use pagewire_gateway::{AddError, Ask, Gateway, Guest, GuestConfig, How, Rules};
 
 use crate::support::{
-    PATIENCE, World, allow_all, eventually, far, joined, pattern, rest, server, to_loopback,
+    FAR, PATIENCE, World, allow_all, eventually, far, joined, pattern, rest, server, to_loopback,
     world_with,
 };
 
@@ -74,7 +74,7 @@ fn a_guest_that_is_removed_resets_the_connections_of_all_cores() {
 }
 
 #[test]
-fn flows_of_all_cores_are_listed_killed_and_end_with_new_rules() {
+fn flows_of_all_cores_are_listed_and_killed() {
     let world = world(|config| config);
     let all: Vec<_> = (0..12).map(|_| joined(&world.inside)).collect();
     eventually(|| world.guest.counters().opened == 12);
@@ -86,11 +86,19 @@ fn flows_of_all_cores_are_listed_killed_and_end_with_new_rules() {
     }
     assert_eq!(world.journal.ends(), [How::Killed; 6]);
     drop(all);
-    let guest =
-        world_with(|builder| builder.rules(Rules::default()), |config| config.cores(3)).guest;
-    let changed = guest.change_rules(|rules| rules.deny("192.0.2.0/24".parse().unwrap()));
-    assert_eq!(changed, Ok(0));
-    assert!(guest.set_rules(Rules::default()).is_ok());
+}
+
+#[test]
+fn new_rules_end_flows_of_all_cores() {
+    let rules = Rules::default().map(FAR.into(), [127, 0, 0, 1].into());
+    let world = world_with(|builder| builder.rules(rules), |config| config.cores(3));
+    let _all: Vec<_> = (0..12).map(|_| joined(&world.inside)).collect();
+    eventually(|| world.guest.counters().opened == 12);
+    let shards = world.guest.cores().shards().iter();
+    assert!(shards.filter(|shard| shard.socket_counts().connections > 0).count() > 1);
+    let deny = |rules: Rules| rules.deny("203.0.113.1".parse().unwrap());
+    assert_eq!(world.guest.change_rules(deny), Ok(12));
+    assert_eq!(world.journal.ends(), [How::Prohibited; 12]);
 }
 
 #[test]

@@ -13,7 +13,9 @@
 
 use std::collections::VecDeque;
 
-use pagewire::device::{Capabilities, DeviceCounters, DeviceError, PacketBuf, PairConfig, PairEnd};
+use pagewire::device::{
+    Capabilities, DeviceCounters, DeviceError, FaultRng, PacketBuf, PairConfig, PairEnd,
+};
 use pagewire::memory::CopyLedger;
 use pagewire::services::Instant;
 use pagewire::{Device, Pair};
@@ -71,7 +73,7 @@ pub(super) fn links(count: usize, percent: u8) -> Result<Vec<CoreLink>, Failure>
         let mut client = LinkEnd { pair: near, away: None };
         if count > 1 && percent > 0 {
             let (near, far) = pair(number, AWAY_FRAMES)?;
-            let strays = Strays { percent, drawn: number.into() };
+            let strays = Strays { percent, chance: FaultRng::new(number.into()) };
             client.away = Some(Away::new(near, Choice::Strays(strays)));
             from_previous.push_back(Away::new(far, Choice::Client(number)));
         }
@@ -96,15 +98,12 @@ fn mac(number: u8) -> [u8; 6] {
 /// Draws the frames that come in elsewhere.
 struct Strays {
     percent: u8,
-    /// The last number that was drawn.
-    drawn: u64,
+    chance: FaultRng,
 }
 
 impl Strays {
     fn draw(&mut self) -> bool {
-        // Knuth's generator: its high bits are as good as any.
-        self.drawn = self.drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.drawn >> 33) % 100 < u64::from(self.percent)
+        self.chance.below(100) < u64::from(self.percent)
     }
 }
 

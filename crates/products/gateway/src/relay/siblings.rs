@@ -1,4 +1,4 @@
-//! [`Neighbours`]: the relays of a guest's other cores, and what they send each other.
+//! [`Siblings`]: the relays of a guest's other cores, and what they send each other.
 //!
 //! The first relay has the published ports, and accepts their clients. A client that keeps its address is connected by
 //! the relay on whose core the guest's answers come in, and a socket for datagrams is served by the relay that has the
@@ -38,12 +38,12 @@ struct Mailbox {
 }
 
 /// One relay's access to the mailboxes of all.
-pub(crate) struct Neighbours {
+pub(crate) struct Siblings {
     mailboxes: Arc<[Mailbox]>,
     index: usize,
 }
 
-impl Neighbours {
+impl Siblings {
     /// The access of each relay; `None` for one that is alone.
     ///
     /// # Errors
