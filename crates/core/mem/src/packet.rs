@@ -113,6 +113,16 @@ impl PacketBuf {
         }
     }
 
+    /// Moves the packet out. The rest has no bytes; its marks stay.
+    #[inline]
+    pub fn take(&mut self) -> Self {
+        let frags = core::mem::take(&mut self.frags);
+        let &mut Self { head, start, end, frag_len, gso, tx_checksum, rx_checksum, maps, .. } =
+            self;
+        (self.start, self.frag_len) = (end, 0);
+        Self { head, start, end, frags, frag_len, gso, tx_checksum, rx_checksum, maps }
+    }
+
     /// Empties the packet and gives its head all its room in front, as [`for_tx`](Self::for_tx), to
     /// answer in it. Old bytes stay until they are overwritten.
     pub fn clear_for_tx(&mut self) {

@@ -124,7 +124,10 @@ impl World {
                 Some(to) => {
                     to.handle_frames_on(now, LinkId::FIRST, &mut self.frames);
                     while to.poll_strays(&mut self.strays).is_some() {
-                        self.strays.drain(..).for_each(|stray| home.handle_stray(now, stray));
+                        for stray in &mut self.strays {
+                            home.handle_stray(now, stray);
+                        }
+                        self.strays.clear();
                     }
                     to.end_turn();
                 }

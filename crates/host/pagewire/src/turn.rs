@@ -51,8 +51,8 @@ impl Inner {
         let mut worked = false;
         (self.services_unpolled, self.services_worked) = (!self.services.is_empty(), false);
         for _ in 0..ROUNDS_PER_TURN {
-            let received = self.receive(now);
-            let strays = self.receive_strays(now, received >= RECEIVE_BURST);
+            let (received, all) = self.receive(now);
+            let strays = self.receive_strays(now, all);
             worked |= received + strays > 0;
             self.flush(now);
             if received.max(strays) < RECEIVE_BURST {
@@ -72,15 +72,15 @@ impl Inner {
         self.trim_at = now + TRIM_INTERVAL;
     }
 
-    /// Receives a burst from each device into the stack; returns the length of the longest.
-    fn receive(&mut self, now: Instant) -> usize {
+    /// Receives a burst from each device into the stack; returns the length of the longest, and of all together.
+    fn receive(&mut self, now: Instant) -> (usize, usize) {
         let (devices, stack) = (&mut self.devices, &mut self.stack);
-        let (mut longest, mut lost) = (0, None);
+        let (mut longest, mut all, mut lost) = (0, 0, None);
         let (begin, end) = devices.all.split_at_mut(devices.first);
         for link in end.iter_mut().chain(begin).filter(|link| !link.lost) {
             match link.device.receive(now, &mut devices.rx, RECEIVE_BURST, stack.ledger_mut()) {
                 Ok(n) => {
-                    longest = longest.max(n);
+                    (longest, all) = (longest.max(n), all + n);
                     link.failures[RECEIVING] = 0;
                 }
                 Err(error) => lost = link.note_error(RECEIVING, &error).or(lost),
@@ -96,7 +96,7 @@ impl Inner {
         if let Some(link) = lost {
             self.lose(now, link);
         }
-        longest
+        (longest, all)
     }
 
     /// Fires timers, sends output, reports events, and sends what services make of these.

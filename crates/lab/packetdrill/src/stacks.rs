@@ -98,8 +98,8 @@ impl Stacks {
                 return any;
             }
             any = true;
-            for (to, stray) in all.drain(..) {
-                self.others.get_mut(to).unwrap_or(&mut self.main).handle_stray(now, stray);
+            for (to, mut stray) in all.drain(..) {
+                self.others.get_mut(to).unwrap_or(&mut self.main).handle_stray(now, &mut stray);
             }
         }
     }

@@ -247,8 +247,8 @@ impl World {
             }
         }
         let passed = all.len();
-        for (to, stray) in all {
-            self.shards().nth(to).unwrap().0.handle_stray(now, stray);
+        for (to, mut stray) in all {
+            self.shards().nth(to).unwrap().0.handle_stray(now, &mut stray);
         }
         passed
     }

@@ -12,11 +12,6 @@ pub(super) fn trim(packet: &mut PacketBuf, len: usize) {
     }
 }
 
-/// The packet itself, where it is not handed up.
-pub(super) fn take(packet: &mut PacketBuf) -> PacketBuf {
-    core::mem::replace(packet, PacketBuf::for_rx())
-}
-
 /// Appends header bytes to the head; returns how many.
 pub(super) fn append(packet: &mut PacketBuf, bytes: &[u8]) -> usize {
     match packet.append(bytes.len()) {

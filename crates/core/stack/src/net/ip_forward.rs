@@ -28,7 +28,7 @@ use smallvec::SmallVec;
 use crate::counters::DropReason;
 use crate::limits::{EXTENSION_HEADERS, MAX_IP_PACKET, MAX_SUPER_PACKET};
 use crate::net::Net;
-use crate::net::head::{spill_head, take, with_headroom};
+use crate::net::head::{spill_head, with_headroom};
 use crate::net::icmp::errors::IcmpError;
 use crate::net::input::received::{InputResult, Origin, Received};
 use crate::net::links::config::LinkIndex;
@@ -85,7 +85,7 @@ impl Net {
         if received.group {
             return Err(DropReason::ForwardLinkBroadcast);
         }
-        let packet = take(packet);
+        let packet = packet.take();
         let part = find_transport(packet.head(), &mut received);
         let v4 = received.dst.is_ipv4();
         let path = match self.find_path(now, &received) {

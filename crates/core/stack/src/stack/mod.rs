@@ -164,12 +164,17 @@ impl Stack {
         self.cx.net.home_of(flow)
     }
 
-    /// Processes a packet that another shard has passed on.
-    pub fn handle_stray(&mut self, now: Instant, stray: Stray) {
-        let Stray { kind, mut packet } = stray;
+    /// Processes a packet that another shard has passed on, in its place: a stray is long, and moves cost. Afterwards
+    /// the stray keeps no memory. Returns whether a connection or a datagram socket has taken the packet: a flood of
+    /// others needs a limit.
+    pub fn handle_stray(&mut self, now: Instant, stray: &mut Stray) -> bool {
         self.cx.net.mem.note(now);
-        let result = self.cx.net.handle_stray(now, kind, &mut packet);
-        self.handle_input(now, result, &mut packet);
+        let result = self.cx.net.handle_stray(now, stray);
+        let is_taken = self.handle_input(now, result, &mut stray.packet);
+        if stray.packet.frag_len() > 0 {
+            drop(stray.packet.take_frags());
+        }
+        is_taken
     }
 
     /// Drops a packet that another shard has no room for, and counts it.
@@ -231,28 +236,32 @@ impl Stack {
     }
 
     /// Handles what the network layer made of a packet.
-    fn handle_input(&mut self, now: Instant, result: InputResult, packet: &mut PacketBuf) {
+    /// Goes on with a packet; returns whether a connection or a datagram socket took it.
+    fn handle_input(&mut self, now: Instant, result: InputResult, packet: &mut PacketBuf) -> bool {
         match result {
-            Ok(Some(inbound)) => self.dispatch(now, &inbound, packet),
+            Ok(Some(inbound)) => return self.dispatch(now, &inbound, packet),
             Ok(None) => {}
             Err(reason) => self.cx.net.counters.drop_one(reason),
         }
+        false
     }
 
+    /// Hands a packet to its socket; returns whether that is a connection or a datagram socket.
     #[inline(never)]
-    fn dispatch(&mut self, now: Instant, inbound: &Inbound, packet: &mut PacketBuf) {
+    fn dispatch(&mut self, now: Instant, inbound: &Inbound, packet: &mut PacketBuf) -> bool {
         let Self { cx, tcp, listeners, udp, .. } = self;
         match inbound {
             Inbound::Transport(received) if received.protocol == protocol::TCP => {
-                tcp.input(cx, listeners, now, *received, packet);
+                return tcp.input(cx, listeners, now, *received, packet);
             }
-            Inbound::Transport(received) => udp.input(cx, now, received, packet),
+            Inbound::Transport(received) => return udp.input(cx, now, received, packet),
             Inbound::Echo(received) => udp.echo_input(cx, now, received, packet),
             Inbound::IcmpError { about, kind } if about.protocol == protocol::TCP => {
                 tcp.icmp(cx, now, about, *kind);
             }
             Inbound::IcmpError { about, kind } => udp.icmp(cx, now, about, *kind),
         }
+        false
     }
 
     /// Processes some looped-back packets and notices; whether there may be more.

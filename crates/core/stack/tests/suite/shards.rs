@@ -107,9 +107,9 @@ impl World {
     fn pass_strays(&mut self, host: usize) -> bool {
         let mut any = false;
         for from in 0..self.hosts[host].len() {
-            for (to, stray) in strays_of(&mut self.hosts[host][from]) {
+            for (to, mut stray) in strays_of(&mut self.hosts[host][from]) {
                 assert_ne!(from, to, "a stray is for another shard");
-                self.hosts[host][to].handle_stray(self.now, stray);
+                self.hosts[host][to].handle_stray(self.now, &mut stray);
                 any = true;
             }
         }
@@ -174,6 +174,34 @@ fn strays_of(stack: &mut Stack) -> Vec<(usize, Stray)> {
         all.extend(strays.drain(..).map(|stray| (to, stray)));
     }
     all
+}
+
+#[test]
+fn a_stray_is_taken_by_a_connection_or_a_datagram_socket_and_by_no_listener() {
+    // All frames come in at the shard without sockets.
+    let mut w = World::new([1, 2], |shards| shards - 1);
+    let (at, any) = (addr("10.0.0.2:7"), BindOptions::default());
+    w.hosts[1][0].bind_udp(at, any.clone()).unwrap();
+    let listener = w.hosts[1][0].listen(addr(SERVER), 8).unwrap();
+    let passes = |w: &mut World| -> Vec<bool> {
+        let mut frames = VecDeque::new();
+        while w.hosts[0][0].poll_transmit(w.now, &mut frames) {}
+        frames.drain(..).for_each(|frame| w.deliver(1, frame));
+        let strays = strays_of(&mut w.hosts[1][1]);
+        strays
+            .into_iter()
+            .map(|(to, mut stray)| w.hosts[1][to].handle_stray(w.now, &mut stray))
+            .collect()
+    };
+    let socket = w.hosts[0][0].bind_udp(addr("10.0.0.1:5000"), any).unwrap();
+    w.hosts[0][0].send_to(w.now, socket, &pattern(9)[..], Some(at)).unwrap();
+    assert_eq!(passes(&mut w), [true], "a datagram");
+    let client = w.hosts[0][0].connect(w.now, addr(SERVER), None).unwrap();
+    assert_eq!(passes(&mut w), [false], "a request for a connection");
+    w.run(Duration::from_secs(1));
+    w.hosts[1][0].accept(listener).unwrap();
+    w.hosts[0][0].send(w.now, client, &pattern(9)[..]).unwrap();
+    assert_eq!(passes(&mut w), [true], "a segment of a connection");
 }
 
 #[test]
@@ -458,8 +486,8 @@ fn news_of_many_neighbours_leave_as_one_stray_for_each_shard_and_take_no_room_of
     }
     let flood = strays_of(&mut w.hosts[1][0]);
     assert_eq!(flood.len(), 31);
-    for (to, stray) in flood {
-        w.hosts[1][to].handle_stray(w.now, stray);
+    for (to, mut stray) in flood {
+        w.hosts[1][to].handle_stray(w.now, &mut stray);
     }
     // The last shard knows them all.
     let client = w.hosts[1][31].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
@@ -533,9 +561,9 @@ fn an_error_for_another_shard_leaves_its_packet_behind() {
         while w.hosts[from.0][from.1].poll_transmit(w.now, &mut frames) {}
         frames.drain(..).for_each(|frame| w.deliver(to, frame));
     }
-    let (to, stray) = strays_of(&mut w.hosts[0][0]).pop().unwrap();
+    let (to, mut stray) = strays_of(&mut w.hosts[0][0]).pop().unwrap();
     assert_eq!((to, format!("{stray:?}")), (2, "Stray { len: 0, .. }".into()));
-    w.hosts[0][2].handle_stray(w.now, stray);
+    w.hosts[0][2].handle_stray(w.now, &mut stray);
     assert_eq!(w.hosts[0][2].take_error(client), Some(Error::ConnectionRefused));
 }
 

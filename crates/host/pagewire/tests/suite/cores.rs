@@ -553,7 +553,7 @@ fn floods(to: [u8; 6]) -> [(&'static str, Vec<Vec<u8>>); 3] {
 }
 
 #[test]
-fn a_flood_that_comes_in_at_one_shard_takes_a_tenth_of_another_at_most() {
+fn a_flood_that_comes_in_at_one_shard_takes_a_sixteenth_of_another_at_most() {
     let (device, _far) = pair();
     let floods = || floods(device.capabilities().mac);
     for (what, flood) in floods() {
@@ -576,7 +576,7 @@ fn a_flood_that_comes_in_at_one_shard_takes_a_tenth_of_another_at_most() {
         }
         let [shown, taken] = &server.stats().shards[..] else { panic!("two shards") };
         let (own, strays) = (received.load(Ordering::Relaxed), taken.counters.strays_taken);
-        assert!(strays > 0 && strays * 10 <= own, "{what}: {strays} beside {own}");
+        assert!(strays > 0 && strays * 16 <= own, "{what}: {strays} beside {own}");
         // The rest is dropped and counted, but for what waits for the other shard.
         let dropped = shown.counters.drops(DropReason::StrayBacklogFull);
         let waits = shown.counters.strays_passed - strays;

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf, TxChecksum};
 
 use crate::counters::DropReason;
-use crate::net::head::{spill_head, take, with_headroom};
+use crate::net::head::{spill_head, with_headroom};
 use crate::net::input::received::{IcmpKind, Inbound, InputResult, Received};
 use crate::net::multicast::messages::mld;
 use crate::net::routes::Delivery;
@@ -136,7 +136,7 @@ impl Net {
             }
             IpAddr::V6(_) => ethernet::LEN + ipv6::LEN,
         };
-        let mut packet = with_headroom(&mut self.mem, take(packet), room, CopyReason::Icmp)?;
+        let mut packet = with_headroom(&mut self.mem, packet.take(), room, CopyReason::Icmp)?;
         (packet.gso, packet.tx_checksum) = (None, TxChecksum::Done);
         // Refusals are counted where they happen.
         if self.send_icmp(now, (src, received.src), None, packet) {

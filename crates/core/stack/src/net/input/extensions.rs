@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::counters::DropReason;
 use crate::limits::{EXTENSION_BYTES, EXTENSION_HEADERS};
 use crate::net::Net;
-use crate::net::head::{append, spill_head, take};
+use crate::net::head::{append, spill_head};
 use crate::net::icmp::errors::IcmpError;
 use crate::net::input::reassembly::{DatagramKey, ReceivedFragment};
 use crate::net::input::received::{InputResult, Received};
@@ -76,7 +76,7 @@ impl Net {
             }
             Err(HeaderRefusal { reason, error }) => {
                 if let (Some(error), 0) = (error, gone) {
-                    self.send_icmp_error(now, &received, take(packet), error);
+                    self.send_icmp_error(now, &received, packet.take(), error);
                 }
                 Err(reason)
             }

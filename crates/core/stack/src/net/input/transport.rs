@@ -6,7 +6,7 @@ use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf, RxChecksum};
 
 use crate::counters::DropReason;
 use crate::net::Net;
-use crate::net::head::{spill_head, take, trim};
+use crate::net::head::{spill_head, trim};
 use crate::net::icmp::errors::IcmpError;
 use crate::net::input::received::{Inbound, InputResult, Received};
 use crate::net::wire::{self, protocol, pseudo_header_sum, tcp, udp};
@@ -44,7 +44,7 @@ impl Net {
                     true => IcmpError::protocol_unreachable(),
                     false => IcmpError::unknown_next_header(usize::from(received.next_field)),
                 };
-                self.send_about_payload(now, &received, take(packet), error);
+                self.send_about_payload(now, &received, packet.take(), error);
                 return Err(DropReason::ProtocolUnknown);
             }
         };

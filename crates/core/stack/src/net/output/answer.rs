@@ -6,7 +6,6 @@ use pagewire_mem::{Instant, PacketBuf};
 
 use crate::error::Error;
 use crate::limits::DEFAULT_HOP_LIMIT;
-use crate::net::head::take;
 use crate::net::links::config::LinkIndex;
 use crate::net::neighbors::NeighborLookup;
 use crate::net::output::{Envelope, OWN, SendFailure, TOO_LONG, fits};
@@ -59,9 +58,9 @@ impl Net {
             Hop::Neighbor(next) => match self.header_to(now, out, next) {
                 Some(header) => Some(header),
                 // The neighbour has to be resolved first.
-                None => return self.send_slowly(now, *to, take(packet)),
+                None => return self.send_slowly(now, *to, packet.take()),
             },
-            Hop::Local | Hop::Group(_) => return self.send_slowly(now, *to, take(packet)),
+            Hop::Local | Hop::Group(_) => return self.send_slowly(now, *to, packet.take()),
         };
         let link = &self.links.at(out).device;
         if !fits(link, packet, to, link.mtu)? {
@@ -69,7 +68,7 @@ impl Net {
         }
         self.wrap(packet, to)?;
         self.finish(packet, out, header.as_ref())?;
-        self.enqueue(take(packet), out, OWN)
+        self.enqueue(packet.take(), out, OWN)
     }
 
     /// The link header for a neighbour, if its station is known.

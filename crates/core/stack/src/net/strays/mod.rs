@@ -13,7 +13,6 @@ use pagewire_mem::{Instant, PacketBuf};
 use crate::counters::DropReason;
 use crate::error::StackError;
 use crate::limits::NOTICES;
-use crate::net::head::take;
 use crate::net::input::extensions::ReceivedPart;
 use crate::net::input::reassembly::DatagramKey;
 use crate::net::input::received::{IcmpKind, Inbound, QuotedPacket, Received};
@@ -175,15 +174,15 @@ impl Net {
         packet: &mut PacketBuf,
     ) -> Option<ReceivedPart> {
         let Some(home) = self.foreign_home_of_fragment(key) else { return Some(fragment) };
-        self.pass_to(home, StrayKind::Fragment(Box::new(fragment)), packet);
+        self.pass_to(home, StrayKind::Fragment(Some(Box::new(fragment))), packet);
         None
     }
 
-    /// Passes a packet to another shard, and leaves an empty one in its place.
+    /// Passes a packet to another shard. An empty one is left, or the packet itself if there is no room.
     #[inline(never)]
     pub(crate) fn pass_to(&mut self, to: usize, kind: StrayKind, packet: &mut PacketBuf) {
         let Some(state) = &mut self.shard else { return };
-        if !state.strays.push(to, Stray { kind, packet: take(packet) }) {
+        if !state.strays.push(to, kind, packet) {
             self.counters.drop_one(DropReason::StrayBacklogFull);
         }
     }
@@ -234,19 +233,20 @@ impl Net {
     pub(crate) fn handle_stray(
         &mut self,
         now: Instant,
-        stray: StrayKind,
-        packet: &mut PacketBuf,
+        stray: &mut Stray,
     ) -> Result<Option<Inbound>, DropReason> {
         self.now = now;
         self.counters.strays_taken += 1;
-        match stray {
-            StrayKind::Inbound(inbound) => Ok(Some(inbound)),
-            StrayKind::Fragment(fragment) => self.handle_fragment(now, packet, *fragment),
-            StrayKind::News(news) => {
-                self.handle_news(now, &news);
-                Ok(None)
+        match &mut stray.kind {
+            StrayKind::Inbound(inbound) => return Ok(Some(*inbound)),
+            StrayKind::Fragment(fragment) => {
+                if let Some(fragment) = fragment.take() {
+                    return self.handle_fragment(now, &mut stray.packet, *fragment);
+                }
             }
+            StrayKind::News(news) => self.handle_news(now, news),
         }
+        Ok(None)
     }
 
     fn handle_news(&mut self, now: Instant, news: &News) {

@@ -22,8 +22,8 @@ pub struct Stray {
 pub(crate) enum StrayKind {
     /// To the sockets. The packet of an ICMP error is empty.
     Inbound(Inbound),
-    /// To the reassembly of the datagram that it is a fragment of.
-    Fragment(Box<ReceivedPart>),
+    /// To the reassembly of the datagram that it is a fragment of. `None`: it is there.
+    Fragment(Option<Box<ReceivedPart>>),
     /// No packet, but what one shard tells all others.
     News(Arc<News>),
 }
@@ -42,8 +42,13 @@ impl Stray {
 
     /// Bytes of memory that the payload pins.
     pub fn pinned(&self) -> usize {
-        self.packet.frags().iter().map(Frag::pinned).sum()
+        pinned(&self.packet)
     }
+}
+
+/// Bytes of memory that a packet's payload pins.
+fn pinned(packet: &PacketBuf) -> usize {
+    packet.frags().iter().map(Frag::pinned).sum()
 }
 
 /// Strays that wait to leave, a queue for each shard that they are for. A flood for one shard takes no room of others.
@@ -79,17 +84,17 @@ impl Strays {
         }
     }
 
-    /// Adds a stray; `false`: there is no room.
-    pub(crate) fn push(&mut self, to: usize, stray: Stray) -> bool {
+    /// Adds a packet, and leaves an empty one; `false`: there is no room, and the packet stays where it is.
+    pub(crate) fn push(&mut self, to: usize, kind: StrayKind, packet: &mut PacketBuf) -> bool {
         if to >= self.homes.len() {
             self.homes.resize_with(to + 1, HomeQueue::default);
         }
         let Some(home) = self.homes.get_mut(to) else { return false };
-        let pinned = home.pinned + stray.pinned();
+        let pinned = home.pinned + pinned(packet);
         let has_room = home.queue.len() < STRAY_BACKLOG && pinned <= STRAY_BACKLOG_BYTES;
         if has_room {
             home.pinned = pinned;
-            home.queue.push_back(stray);
+            home.queue.push_back(Stray { kind, packet: packet.take() });
             self.waiting |= 1 << to;
         }
         has_room
@@ -140,24 +145,26 @@ mod tests {
         let mut pool = PagePool::new("test", 4 * PAGE_SIZE).unwrap();
         let (mut writer, mut ledger) = (PageWriter::new(), CopyLedger::new());
         let (payload, _) = writer.write(&mut pool, b"hello", &mut ledger, CopyReason::Icmp);
-        let small = || stray(payload.iter().cloned());
-        let large = |n| stray([Frag::from_bytes(Bytes::from(vec![0; n]))]);
+        let small = || packet(payload.iter().cloned());
+        let large = |n| packet([Frag::from_bytes(Bytes::from(vec![0; n]))]);
         let mut strays = Strays::new(0);
-        assert!(strays.push(1, small()));
-        assert!(!strays.push(1, large(STRAY_BACKLOG_BYTES - PAGE_SIZE + 1)), "a page is kept");
-        assert!(strays.push(1, large(STRAY_BACKLOG_BYTES - PAGE_SIZE)) && !strays.push(1, small()));
-        assert!(strays.push(0, large(STRAY_BACKLOG_BYTES)), "for another shard");
+        let push = |strays: &mut Strays, to, mut packet| strays.push(to, kind(), &mut packet);
+        assert!(push(&mut strays, 1, small()));
+        let with_the_page = STRAY_BACKLOG_BYTES - PAGE_SIZE;
+        assert!(!push(&mut strays, 1, large(with_the_page + 1)), "a page is kept");
+        assert!(push(&mut strays, 1, large(with_the_page)) && !push(&mut strays, 1, small()));
+        assert!(push(&mut strays, 0, large(STRAY_BACKLOG_BYTES)), "for another shard");
         let mut taken = VecDeque::new();
         assert_eq!((strays.take(&mut taken), taken.drain(..).count()), (Some(0), 1));
         assert_eq!((strays.take(&mut taken), taken.drain(..).count()), (Some(1), 2));
         assert_eq!((strays.take(&mut taken), taken.len()), (None, 0));
-        assert!(strays.is_empty() && strays.push(1, large(STRAY_BACKLOG_BYTES)));
+        assert!(strays.is_empty() && push(&mut strays, 1, large(STRAY_BACKLOG_BYTES)));
     }
 
     #[test]
     fn news_leave_in_front_of_packets_once_for_each_other_shard() {
         let mut strays = Strays::new(0b1101);
-        assert!(strays.push(2, stray([])));
+        assert!(strays.push(2, kind(), &mut packet([])));
         let claim = NeighborClaim { mac: None, solicited: true, overrides: true, create: false };
         strays.news().expect("others").add_neighbor(0, [10, 0, 0, 9].into(), claim);
         let mut taken = VecDeque::new();
@@ -169,9 +176,13 @@ mod tests {
         assert!(strays.take(&mut taken).is_none() && strays.is_empty());
     }
 
-    fn stray(payload: impl IntoIterator<Item = Frag>) -> Stray {
+    fn packet(payload: impl IntoIterator<Item = Frag>) -> PacketBuf {
         let mut packet = PacketBuf::for_rx();
         payload.into_iter().for_each(|frag| packet.push_frag(frag).unwrap());
+        packet
+    }
+
+    fn kind() -> StrayKind {
         let about = crate::net::QuotedPacket {
             src: "10.0.0.1".parse().unwrap(),
             dst: "10.0.0.2".parse().unwrap(),
@@ -181,6 +192,6 @@ mod tests {
             seq: 0,
         };
         let kind = crate::net::IcmpKind::PortUnreachable;
-        Stray { kind: StrayKind::Inbound(Inbound::IcmpError { about, kind }), packet }
+        StrayKind::Inbound(Inbound::IcmpError { about, kind })
     }
 }

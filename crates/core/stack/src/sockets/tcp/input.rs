@@ -31,7 +31,7 @@ fn arrival(received: &Received, packet: &PacketBuf) -> Arrival {
 }
 
 impl TcpSockets {
-    /// Finds the socket of a TCP segment, whose checksum is verified.
+    /// Finds the socket of a TCP segment, whose checksum is verified; returns whether it is a connection.
     #[inline(always)]
     pub(crate) fn input(
         &mut self,
@@ -40,12 +40,12 @@ impl TcpSockets {
         now: Instant,
         received: Received,
         packet: &mut PacketBuf,
-    ) {
+    ) -> bool {
         let header = match TcpHeader::parse(packet.head()) {
             Ok((header, _)) => header,
             Err(error) => {
                 cx.net.counters.drop_tcp(error.reason());
-                return;
+                return false;
             }
         };
         let tuple = Tuple {
@@ -57,9 +57,11 @@ impl TcpSockets {
         let received = &{ received };
         if let Some(index) = self.demux.find(&cx.table, &tuple) {
             let segment = Segment { header: &header, received, arrival: arrival(received, packet) };
-            return self.connection_input(cx, listeners, now, index, &segment, packet.take_frags());
+            self.connection_input(cx, listeners, now, index, &segment, packet.take_frags());
+            return true;
         }
         self.input_to_listener(cx, listeners, now, tuple, (header, received), packet);
+        false
     }
 
     /// Handles a segment of no connection.

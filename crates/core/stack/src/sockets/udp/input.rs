@@ -31,7 +31,8 @@ impl UdpSockets {
     ) {
         let Some((local_port, remote_port)) = udp::ports(packet.head()) else { return };
         if cx.net.is_sharded() {
-            return self.input(cx, now, &expected.received(), packet);
+            self.input(cx, now, &expected.received(), packet);
+            return;
         }
         let Expected { src, dst, ecn, link, .. } = expected;
         let found = match packet.gso {
@@ -43,11 +44,13 @@ impl UdpSockets {
                 let (ends, from) = ((src, dst, link, ecn), (remote_port, 0));
                 cx.queue_one(now, index, ends, from, WildcardDetails::default(), (packet, 0));
             }
-            None => self.input(cx, now, &expected.received(), packet),
+            None => {
+                self.input(cx, now, &expected.received(), packet);
+            }
         }
     }
 
-    /// Finds the socket of a datagram, whose header and checksum are verified.
+    /// Finds the socket of a datagram, whose header and checksum are verified; returns whether there is one.
     #[inline(never)]
     pub(crate) fn input(
         &self,
@@ -55,15 +58,16 @@ impl UdpSockets {
         now: Instant,
         received: &Received,
         packet: &mut PacketBuf,
-    ) {
-        let Some((local_port, remote_port)) = udp::ports(packet.head()) else { return };
+    ) -> bool {
+        let Some((local_port, remote_port)) = udp::ports(packet.head()) else { return false };
         let tuple = Tuple { local: received.dst, remote: received.src, local_port, remote_port };
         if cx.net.pass_home(PortKind::Udp, &tuple, received, packet) {
-            return;
+            return false;
         }
         let scope = cx.net.scope_of(received.src, received.link);
         if received.dst.is_multicast() {
-            return self.input_group(cx, now, received, &tuple, scope, packet);
+            self.input_group(cx, now, received, &tuple, scope, packet);
+            return true;
         }
         let Context { net, table, .. } = &*cx;
         let from = tuple.remote_addr();
@@ -72,13 +76,15 @@ impl UdpSockets {
             let elsewhere = socket.scope != 0 && socket.scope != scope;
             socket.takes_from(from).filter(|_| !elsewhere)
         };
-        match self.binds.find_by(&tuple, |link| net.came_by(received) == Some(link), fits) {
+        let found = self.binds.find_by(&tuple, |link| net.came_by(received) == Some(link), fits);
+        match found {
             Some(index) => {
                 let from = (remote_port, scope);
                 cx.queue_datagram(now, index, received, from, WildcardDetails::default(), packet);
             }
             None => self.unclaimed(cx, now, tuple, scope, received, packet),
         }
+        found.is_some()
     }
 
     /// Processes an echo request to another host's address: the packet's head is the message's up to

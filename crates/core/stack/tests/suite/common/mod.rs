@@ -227,7 +227,9 @@ impl Pair {
                 while let Some(home) = self.shard(side, from).poll_strays(&mut strays) {
                     assert_ne!(home, from);
                     let home = self.shard(side, home);
-                    strays.drain(..).for_each(|stray| home.handle_stray(now, stray));
+                    for mut stray in strays.drain(..) {
+                        home.handle_stray(now, &mut stray);
+                    }
                     any = true;
                 }
             }

@@ -9,9 +9,17 @@ use super::{Inbox, Member};
 use crate::devices::RECEIVE_BURST;
 use crate::shared::Inner;
 
-/// Packets of other shards in a round in which a device had a full burst. A flood that comes in at another shard so
-/// takes at most a tenth of this one's packets.
-const STRAYS_BESIDE_A_BURST: usize = RECEIVE_BURST / 10;
+/// Packets of other shards beside a full burst of own frames.
+const STRAYS_BESIDE_A_BURST: usize = RECEIVE_BURST / 16;
+
+/// Own frames for which a shard handles one packet of others that no socket takes: a request for a connection, a
+/// fragment, a datagram without a socket. Such a packet may be part of a flood, which another shard receives, and
+/// costs as much as several own frames.
+const FRAMES_FOR_AN_UNTAKEN: usize = 24;
+
+/// Number by which own frames of a round count less in each round without frames. A busy shard has such rounds while
+/// it serves the frames.
+const FRAMES_FORGOTTEN: usize = 2;
 
 /// Packets on their way from and to the other shards.
 pub(crate) struct Exchange {
@@ -19,19 +27,53 @@ pub(crate) struct Exchange {
     /// Packets that are being sent; empty in between.
     leaving: VecDeque<Stray>,
     /// Packets to handle, by sender.
-    arrived: Vec<VecDeque<Stray>>,
+    arrived: Vec<Arrived>,
     /// Number of packets to handle.
     waiting: usize,
     /// The sender that is first next.
     first: usize,
+    /// Own frames of the last round with frames, less with each round since.
+    own: usize,
     /// The lost links that this shard knows of.
     lost: u64,
 }
 
+/// The packets of other shards in a round, at most. Together with own frames they are hardly more than a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limits {
+    all: usize,
+    /// Those that no socket takes.
+    untaken: usize,
+}
+
+/// Packets of one sender. Each is handled where it lies, which is cheaper than to move it.
+#[derive(Default)]
+struct Arrived {
+    packets: VecDeque<Stray>,
+    /// Number of those that are handled.
+    handled: usize,
+}
+
+impl Arrived {
+    /// Lets the stack handle the next packet; returns whether a socket took the packet. `None`: there is none.
+    #[inline]
+    fn handle(&mut self, now: Instant, stack: &mut Stack) -> Option<bool> {
+        let stray = self.packets.get_mut(self.handled)?;
+        // News are few.
+        let is_taken = stack.handle_stray(now, stray) || stray.is_news();
+        self.handled += 1;
+        if self.handled == self.packets.len() {
+            self.packets.clear();
+            self.handled = 0;
+        }
+        Some(is_taken)
+    }
+}
+
 impl Exchange {
     pub(crate) fn new(member: Member) -> Self {
-        let arrived = member.group.inboxes.iter().map(|_| VecDeque::new()).collect();
-        Self { leaving: VecDeque::new(), arrived, member, waiting: 0, first: 0, lost: 0 }
+        let arrived = member.group.inboxes.iter().map(|_| Arrived::default()).collect();
+        Self { leaving: VecDeque::new(), arrived, member, waiting: 0, first: 0, own: 0, lost: 0 }
     }
 
     pub(crate) fn member(&self) -> &Member {
@@ -47,27 +89,48 @@ impl Exchange {
         self.waiting > 0 || self.inbox().is_some_and(|inbox| inbox.pending() != 0)
     }
 
-    /// Sends the strays of the stack. Those without room are dropped and counted.
+    /// Sends the strays of the stack. Those without room are dropped and counted. Returns the number of all
+    /// packets.
     #[inline(never)]
-    fn send(&mut self, stack: &mut Stack) {
+    fn send(&mut self, stack: &mut Stack) -> usize {
+        let mut count = 0;
         while let Some(to) = stack.poll_strays(&mut self.leaving) {
+            count += self.leaving.iter().filter(|stray| !stray.is_news()).count();
             if let Some(inbox) = self.member.group.inboxes.get(to) {
                 inbox.push(self.member.index, &mut self.leaving);
             }
             self.leaving.drain(..).for_each(|stray| stack.drop_stray(stray));
         }
+        count
     }
 
-    /// Lets the stack handle up to `max` packets of other shards, one of each in turn. Returns how many there were.
+    /// The limits of a round in which own devices had `received` frames, and `sent` of them were for other shards.
+    fn limits(&mut self, received: usize, sent: usize) -> Limits {
+        self.own = match received {
+            0 => self.own.saturating_sub(FRAMES_FORGOTTEN),
+            _ => received.saturating_sub(sent),
+        };
+        Limits {
+            all: RECEIVE_BURST.saturating_sub(self.own).max(STRAYS_BESIDE_A_BURST),
+            untaken: match self.own {
+                0 => RECEIVE_BURST,
+                own => 1 + own / FRAMES_FOR_AN_UNTAKEN,
+            },
+        }
+    }
+
+    /// Lets the stack handle packets of other shards up to these limits, one of each in turn. Returns how many there
+    /// were.
     #[inline(never)]
-    fn receive(&mut self, now: Instant, stack: &mut Stack, max: usize) -> usize {
+    fn receive(&mut self, now: Instant, stack: &mut Stack, limits: Limits) -> usize {
         self.collect();
-        let (count, mut handled) = (self.arrived.len(), 0);
-        while self.waiting > 0 && handled < max {
+        let (count, mut handled, mut untaken) = (self.arrived.len(), 0, 0);
+        while self.waiting > 0 && handled < limits.all && untaken < limits.untaken {
             self.first = if self.first + 1 < count { self.first + 1 } else { 0 };
-            if let Some(stray) = self.arrived.get_mut(self.first).and_then(VecDeque::pop_front) {
-                stack.handle_stray(now, stray);
+            let arrived = self.arrived.get_mut(self.first);
+            if let Some(is_taken) = arrived.and_then(|arrived| arrived.handle(now, stack)) {
                 (self.waiting, handled) = (self.waiting - 1, handled + 1);
+                untaken += usize::from(!is_taken);
             }
         }
         handled
@@ -80,9 +143,10 @@ impl Exchange {
         while pending != 0 {
             let sender = pending.trailing_zeros() as usize;
             pending &= pending - 1;
-            if let Some(arrived) = self.arrived.get_mut(sender).filter(|queue| queue.is_empty()) {
-                inbox.take(sender, arrived);
-                self.waiting += arrived.len();
+            let packets = self.arrived.get_mut(sender).map(|arrived| &mut arrived.packets);
+            if let Some(packets) = packets.filter(|packets| packets.is_empty()) {
+                inbox.take(sender, packets);
+                self.waiting += packets.len();
             }
         }
     }
@@ -98,15 +162,14 @@ impl Inner {
         }
     }
 
-    /// Handles packets that other shards have passed on; returns how many there were. `beside_a_burst`: own devices
-    /// have more frames than one round takes.
+    /// Handles packets that other shards have passed on; returns how many there were. `received`: frames of own devices
+    /// in this round, of which some may be for other shards.
     #[inline]
-    pub(crate) fn receive_strays(&mut self, now: Instant, beside_a_burst: bool) -> usize {
-        let max = if beside_a_burst { STRAYS_BESIDE_A_BURST } else { RECEIVE_BURST };
-        match &mut self.exchange {
-            Some(exchange) if exchange.is_pending() => exchange.receive(now, &mut self.stack, max),
-            _ => 0,
-        }
+    pub(crate) fn receive_strays(&mut self, now: Instant, received: usize) -> usize {
+        let Some(exchange) = &mut self.exchange else { return 0 };
+        let sent = exchange.send(&mut self.stack);
+        let limits = exchange.limits(received, sent);
+        if exchange.is_pending() { exchange.receive(now, &mut self.stack, limits) } else { 0 }
     }
 
     /// Fails, or loses links, as another shard of the host did.
@@ -119,5 +182,46 @@ impl Inner {
             exchange.lost = lost;
             self.lose_links(now, lost);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::group::Group;
+
+    /// The limits of each of these rounds, by frames received and frames passed on: of all, and of those that no socket
+    /// takes.
+    fn limits<const N: usize>(rounds: [(usize, usize); N]) -> [(usize, usize); N] {
+        let mut exchange = Exchange::new(Group::members(2).remove(0));
+        rounds.map(|(received, sent)| {
+            let Limits { all, untaken } = exchange.limits(received, sent);
+            (all, untaken)
+        })
+    }
+
+    #[test]
+    fn a_busy_shard_handles_few_packets_of_others() {
+        assert_eq!(limits([(64, 0), (64, 0), (0, 0), (64, 0)]), [(4, 3); 4]);
+    }
+
+    #[test]
+    fn own_frames_and_packets_of_others_are_a_burst_together() {
+        assert_eq!(limits([(0, 0), (24, 0), (200, 0)]), [(64, 64), (40, 2), (4, 9)]);
+    }
+
+    #[test]
+    fn frames_for_others_are_no_own_ones() {
+        assert_eq!(limits([(64, 32), (64, 64), (0, 0)]), [(32, 2), (64, 64), (64, 64)]);
+    }
+
+    #[test]
+    fn a_shard_without_frames_handles_more_and_more_packets_of_others() {
+        let mut rounds = [(0, 0); 40];
+        rounds[0] = (64, 0);
+        let limits = limits(rounds);
+        assert!(limits.is_sorted_by_key(|(all, _)| *all), "{limits:?}");
+        assert_eq!([limits[0].0, limits[10].0, limits[39].0], [4, 20, 64]);
+        assert_eq!([limits[31].1, limits[32].1], [1, 64]);
     }
 }

@@ -96,6 +96,15 @@ impl Inbox {
 impl Lane {
     /// Moves packets in as far as there is room; returns whether any was.
     fn push(&mut self, packets: &mut VecDeque<Stray>) -> bool {
+        if self.queue.is_empty() && packets.len() <= self.room.packets {
+            let bytes = packets.iter().map(Stray::pinned).sum();
+            if bytes <= self.room.bytes {
+                // A stray is some cache lines long: they change hands without being moved.
+                std::mem::swap(&mut self.queue, packets);
+                self.bytes = bytes;
+                return !self.queue.is_empty();
+            }
+        }
         let mut pushed = false;
         while let Some(packet) = packets.front() {
             let bytes = self.bytes + packet.pinned();
