@@ -357,32 +357,48 @@ fn bench_sim_prints_every_engine_and_repeats_its_digest() {
 }
 
 #[test]
-fn bench_cores_prints_one_core_and_two_beside_plain_hosts_and_only_strays_are_passed_on() {
+fn bench_cores_prints_one_core_and_two_beside_others_and_only_strays_are_passed_on() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return skip("two cores need two processors");
     }
-    let lines = bench(&["cores", "--seconds", "0.05", "--strays", "50", "--connections", "8"]);
+    let few = ["--seconds", "0.05", "--connections", "8"];
+    let cases = ["--strays", "50", "--floods", "syns,fragments"];
+    let lines = bench(&[&["cores"][..], &few, &cases].concat());
     let who = |line: &Row| {
         let [cores, strays] = ["cores", "strays_percent"].map(|name| line[name].as_u64());
         (text_of(&line["engine"]).to_owned(), cores, strays)
     };
+    let (flooded, lines): (Vec<_>, Vec<_>) =
+        lines.into_iter().partition(|line| line.contains_key("flood"));
     for what in ["requests", "connections", "bulk"] {
         let lines: Vec<&Row> = lines.iter().filter(|line| line["what"] == what).collect();
-        let expected = [
+        let kernel = [("kernel", 1, 0), ("kernel", 2, 0)].into_iter().filter(|_| what != "bulk");
+        let expected = kernel.chain([
             ("plain", 1, 0),
             ("plain", 2, 0),
             ("pagewire", 1, 0),
             ("pagewire", 2, 0),
+            ("drawn", 2, 50),
+            ("relay", 2, 50),
             ("pagewire", 2, 50),
-        ];
+        ]);
         let expected =
             expected.map(|(engine, cores, strays)| (engine.to_owned(), Some(cores), Some(strays)));
-        assert_eq!(lines.iter().map(|line| who(line)).collect::<Vec<_>>(), expected, "{what}");
+        let engines = lines.iter().map(|line| who(line));
+        assert_eq!(engines.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{what}");
         for line in lines {
             assert!(line["rate"].as_f64() > Some(0.0), "{line:?}");
-            let (passed, strays) = (line["strays_each"].as_f64(), who(line).2);
-            assert_eq!(passed > Some(0.0), strays > Some(0), "{line:?}");
+            let (engine, _, strays) = who(line);
+            let is_passed_on = strays > Some(0) && engine != "drawn";
+            assert_eq!(line["strays_each"].as_f64() > Some(0.0), is_passed_on, "{line:?}");
+            assert_eq!(line.contains_key("stray_ns"), is_passed_on, "{line:?}");
         }
+    }
+    let kinds: Vec<_> = flooded.iter().map(|line| text_of(&line["flood"])).collect();
+    assert_eq!(kinds, ["syns", "fragments"]);
+    for line in flooded {
+        assert_eq!((who(&line).0.as_str(), text_of(&line["what"])), ("pagewire", "requests"));
+        assert!(line["times_quiet"].as_f64() > Some(0.0), "{line:?}");
     }
 }
 

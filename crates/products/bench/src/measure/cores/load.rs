@@ -1,8 +1,9 @@
 //! The work of one core: a client and a server whose calls never wait.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 
+use pagewire::device::FaultRng;
 use pagewire::memory::Frag;
 use pagewire::{ConnectOptions, TcpStream};
 
@@ -15,88 +16,179 @@ use crate::kit::source::Source;
 /// Bytes of a request, and of an answer.
 pub(super) const SIZE: usize = 64;
 
+/// Turns between two connections of a visitor, on average.
+const PAUSE: u64 = 4;
+
 /// Connections of a core that carry bulk data.
 const FLOWS: usize = 4;
 
 const CONNECTION: &str = "a connection of a core";
 
+/// Client and server of one core, whose calls never wait.
+pub(super) trait Ends {
+    type Stream: Read + Write;
+
+    /// Begins a connection; those that are open at a time have different numbers.
+    fn start(&self, number: usize) -> io::Result<Self::Stream>;
+
+    /// Number of connections that can be told apart.
+    fn numbers(&self) -> usize;
+
+    /// The next connection that waits.
+    fn accept(&self) -> io::Result<Self::Stream>;
+
+    /// The load of the core, with all connections open that stay open. `drive` lets the ends work.
+    fn load(&self, plan: LoadPlan, drive: Drive<'_>) -> Result<Box<dyn Load<Self>>, Failure>;
+
+    /// Lets the client do what it can now; returns whether there was anything.
+    fn turn_client(&self) -> bool {
+        false
+    }
+
+    /// Lets the server do what it can now; returns whether there was anything.
+    fn turn_server(&self) -> bool {
+        false
+    }
+
+    /// Frames that the server's queue passed on in place of the server.
+    fn relayed(&self) -> u64 {
+        0
+    }
+
+    /// Packets that the server passed on.
+    fn strays(&self) -> u64 {
+        0
+    }
+
+    /// Prints the server's counters.
+    fn print_stats(&self) {}
+}
+
+/// Lets the ends of a core work.
+pub(super) type Drive<'a> = &'a mut dyn FnMut() -> Result<(), Failure>;
+
+/// The kind and the amount of a core's work.
+pub(super) struct LoadPlan {
+    pub(super) work: CoresWork,
+    pub(super) connections: usize,
+    pub(super) source: Source,
+}
+
 /// The work of a core.
-pub(super) trait Load {
+pub(super) trait Load<E: ?Sized> {
     /// Does what the client can do now; returns the requests or connections that are done, or 0.
-    fn client(&mut self, hosts: &CoreHosts) -> Result<u64, Failure>;
+    fn client(&mut self, ends: &E) -> Result<u64, Failure>;
 
     /// Does what the server can do now; returns the bytes that arrived, where those count.
-    fn server(&mut self, hosts: &CoreHosts) -> Result<u64, Failure>;
+    fn server(&mut self, ends: &E) -> Result<u64, Failure>;
 }
 
-/// The load of a core, with all connections open that stay open. `drive` lets the hosts work.
-pub(super) fn load(
-    work: CoresWork,
-    hosts: &CoreHosts,
-    connections: usize,
-    source: Source,
-    drive: impl FnMut() -> Result<(), Failure>,
-) -> Result<Box<dyn Load>, Failure> {
-    Ok(match work {
-        CoresWork::Requests => {
-            let (clients, servers) = open(hosts, connections, drive)?;
-            for mut client in &clients {
-                client.write_all(&[0x55; SIZE]).because(CONNECTION)?;
+/// Requests, over connections that are opened now.
+pub(super) fn requests<E: Ends>(
+    ends: &E,
+    count: usize,
+    drive: Drive<'_>,
+) -> Result<Box<dyn Load<E>>, Failure>
+where
+    E::Stream: 'static,
+{
+    let (mut clients, servers) = open(ends, count, drive)?;
+    clients.iter_mut().try_for_each(send_message)?;
+    Ok(Box::new(Requests { clients, servers }))
+}
+
+/// Connections for one request each, so many at a time.
+pub(super) fn connections<E: Ends>(count: usize) -> Box<dyn Load<E>>
+where
+    E::Stream: 'static,
+{
+    let (visits, chance) = ((0..count).map(|_| Visit::Over).collect(), FaultRng::new(1));
+    Box::new(Connections { visits, chance, serving: Vec::new(), next: 0 })
+}
+
+impl Ends for CoreHosts {
+    type Stream = TcpStream;
+
+    fn start(&self, number: usize) -> io::Result<TcpStream> {
+        let local = self.locals.get(number).ok_or(ErrorKind::AddrNotAvailable)?;
+        let options = ConnectOptions::new().local(*local);
+        let stream = self.client.start_connect_with(SERVER, &options)?;
+        never_wait(&stream)?;
+        Ok(stream)
+    }
+
+    fn numbers(&self) -> usize {
+        self.locals.len()
+    }
+
+    fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = self.listener.accept()?;
+        never_wait(&stream)?;
+        Ok(stream)
+    }
+
+    fn load(&self, plan: LoadPlan, drive: Drive<'_>) -> Result<Box<dyn Load<Self>>, Failure> {
+        let LoadPlan { work, connections: count, source } = plan;
+        Ok(match work {
+            CoresWork::Requests => return requests(self, count, drive),
+            CoresWork::Connections => connections(count),
+            CoresWork::Bulk => {
+                let (clients, servers) = open(self, FLOWS, drive)?;
+                let feeds = clients.into_iter().map(|client| {
+                    let pieces: Box<dyn Iterator<Item = Frag>> = Box::new(source.frags(SEND_PIECE));
+                    (Feed::new(pieces), client)
+                });
+                Box::new(Bulk { feeds: feeds.collect(), servers, frags: Vec::new() })
             }
-            Box::new(Requests { clients, servers })
-        }
-        CoresWork::Connections => {
-            let visits = (0..connections).map(|_| Visit::Over).collect();
-            Box::new(Connections { visits, serving: Vec::new(), next: 0 })
-        }
-        CoresWork::Bulk => {
-            let (clients, servers) = open(hosts, FLOWS, drive)?;
-            let feeds = clients.into_iter().map(|client| {
-                let pieces: Box<dyn Iterator<Item = Frag>> = Box::new(source.frags(SEND_PIECE));
-                (Feed::new(pieces), client)
-            });
-            Box::new(Bulk { feeds: feeds.collect(), servers, frags: Vec::new() })
-        }
-    })
+        })
+    }
+
+    fn turn_client(&self) -> bool {
+        self.client.turn()
+    }
+
+    fn turn_server(&self) -> bool {
+        self.shard.turn()
+    }
+
+    fn relayed(&self) -> u64 {
+        self.relayed.load(Ordering::Relaxed)
+    }
+
+    fn strays(&self) -> u64 {
+        self.shard.stats().counters.strays_passed
+    }
+
+    fn print_stats(&self) {
+        eprint!("{}", self.shard.stats());
+    }
 }
 
-/// Begins a connection from a local end.
-fn start(hosts: &CoreHosts, local: SocketAddr) -> io::Result<TcpStream> {
-    let stream = hosts.client.start_connect_with(SERVER, &ConnectOptions::new().local(local))?;
-    never_wait(&stream)?;
-    Ok(stream)
-}
-
-/// The next connection that waits.
-fn accept(hosts: &CoreHosts) -> Result<Option<TcpStream>, Failure> {
-    match hosts.listener.accept() {
-        Ok((stream, _)) => {
-            never_wait(&stream).because(CONNECTION)?;
-            Ok(Some(stream))
-        }
+/// The next connection that waits, if there is one.
+fn accept<E: Ends>(ends: &E) -> Result<Option<E::Stream>, Failure> {
+    match ends.accept() {
+        Ok(stream) => Ok(Some(stream)),
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(Failure::because(CONNECTION, error)),
     }
 }
 
+/// The clients' and the servers' ends of connections.
+type Opened<S> = (Vec<S>, Vec<S>);
+
 /// Opens connections, and waits until they are established on both sides.
-fn open(
-    hosts: &CoreHosts,
-    count: usize,
-    mut drive: impl FnMut() -> Result<(), Failure>,
-) -> Result<(Vec<TcpStream>, Vec<TcpStream>), Failure> {
-    let locals = hosts.locals.iter().take(count);
-    let clients = locals.map(|local| start(hosts, *local)).collect::<io::Result<Vec<_>>>();
-    let (clients, mut servers) = (clients.because(CONNECTION)?, Vec::new());
+fn open<E: Ends>(ends: &E, count: usize, drive: Drive<'_>) -> Result<Opened<E::Stream>, Failure> {
+    let clients = (0..count).map(|number| ends.start(number)).collect::<io::Result<Vec<_>>>();
+    let (clients, mut servers) = (clients.because(CONNECTION)?, Vec::with_capacity(count));
     while servers.len() < clients.len() {
         drive()?;
-        servers.extend(accept(hosts)?);
+        servers.extend(accept(ends)?);
     }
     Ok((clients, servers))
 }
 
 /// Reads a message; `false`: it is not there yet.
-fn message(stream: &mut TcpStream) -> Result<bool, Failure> {
+fn message<S: Read>(stream: &mut S) -> Result<bool, Failure> {
     match would_block(stream.read(&mut [0; SIZE]))? {
         None => Ok(false),
         // One segment carries it all.
@@ -105,18 +197,18 @@ fn message(stream: &mut TcpStream) -> Result<bool, Failure> {
     }
 }
 
-fn send_message(stream: &mut TcpStream) -> Result<(), Failure> {
+fn send_message<S: Write>(stream: &mut S) -> Result<(), Failure> {
     stream.write_all(&[0x55; SIZE]).because(CONNECTION)
 }
 
 /// Requests over connections that stay, one under way on each.
-struct Requests {
-    clients: Vec<TcpStream>,
-    servers: Vec<TcpStream>,
+struct Requests<S> {
+    clients: Vec<S>,
+    servers: Vec<S>,
 }
 
-impl Load for Requests {
-    fn client(&mut self, _: &CoreHosts) -> Result<u64, Failure> {
+impl<E: Ends> Load<E> for Requests<E::Stream> {
+    fn client(&mut self, _: &E) -> Result<u64, Failure> {
         let mut answered = 0;
         for stream in &mut self.clients {
             if message(stream)? {
@@ -127,7 +219,7 @@ impl Load for Requests {
         Ok(answered)
     }
 
-    fn server(&mut self, _: &CoreHosts) -> Result<u64, Failure> {
+    fn server(&mut self, _: &E) -> Result<u64, Failure> {
         for stream in &mut self.servers {
             if message(stream)? {
                 send_message(stream)?;
@@ -138,31 +230,33 @@ impl Load for Requests {
 }
 
 /// Connections for one request each. The server closes first, so TIME-WAIT is the server's.
-struct Connections {
-    visits: Vec<Visit>,
+struct Connections<S> {
+    visits: Vec<Visit<S>>,
+    /// Draws the beginning of each. Else all connections would stay at the same stage at the same time, which no load
+    /// does, and which is cheaper: the first packet that is late would cost as much as many.
+    chance: FaultRng,
     /// Connections that the server has not answered.
-    serving: Vec<TcpStream>,
-    /// The place of the next local end.
+    serving: Vec<S>,
+    /// The number of the next connection.
     next: usize,
 }
 
 /// How far a client has come.
-enum Visit {
+enum Visit<S> {
     Over,
-    Opening(TcpStream),
-    Asked(TcpStream),
-    Answered(TcpStream),
+    Opening(S),
+    Asked(S),
+    Answered(S),
 }
 
-impl Visit {
+impl<S: Read + Write> Visit<S> {
     /// Goes on as far as it comes now.
-    fn go_on(self, hosts: &CoreHosts, next: &mut usize) -> Result<Self, Failure> {
+    fn go_on<E: Ends<Stream = S>>(self, ends: &E, next: &mut usize) -> Result<Self, Failure> {
         Ok(match self {
             Self::Over => {
-                let local = hosts.locals.get(*next).or_else(|| hosts.locals.first());
-                *next = (*next + 1) % hosts.locals.len().max(1);
-                let none = || Failure::because(CONNECTION, "a core has no local ports");
-                match start(hosts, *local.ok_or_else(none)?) {
+                let number = *next;
+                *next = (number + 1) % ends.numbers().max(1);
+                match ends.start(number) {
                     Ok(stream) => Self::Opening(stream),
                     // The last connection from there is not over.
                     Err(error) if error.kind() == ErrorKind::AddrNotAvailable => Self::Over,
@@ -175,7 +269,7 @@ impl Visit {
             },
             Self::Asked(mut stream) => match message(&mut stream)? {
                 false => Self::Asked(stream),
-                true => Self::Answered(stream).go_on(hosts, next)?,
+                true => Self::Answered(stream).go_on(ends, next)?,
             },
             Self::Answered(mut stream) => match would_block(stream.read(&mut [0; SIZE]))? {
                 None => Self::Answered(stream),
@@ -185,19 +279,22 @@ impl Visit {
     }
 }
 
-impl Load for Connections {
-    fn client(&mut self, hosts: &CoreHosts) -> Result<u64, Failure> {
+impl<E: Ends> Load<E> for Connections<E::Stream> {
+    fn client(&mut self, ends: &E) -> Result<u64, Failure> {
         let mut over = 0;
         for place in &mut self.visits {
             let was_over = matches!(place, Visit::Over);
-            *place = std::mem::replace(place, Visit::Over).go_on(hosts, &mut self.next)?;
+            if was_over && self.chance.below(PAUSE) > 0 {
+                continue;
+            }
+            *place = std::mem::replace(place, Visit::Over).go_on(ends, &mut self.next)?;
             over += u64::from(!was_over && matches!(place, Visit::Over));
         }
         Ok(over)
     }
 
-    fn server(&mut self, hosts: &CoreHosts) -> Result<u64, Failure> {
-        while let Some(stream) = accept(hosts)? {
+    fn server(&mut self, ends: &E) -> Result<u64, Failure> {
+        while let Some(stream) = accept(ends)? {
             self.serving.push(stream);
         }
         let mut at = 0;
@@ -224,7 +321,7 @@ struct Bulk {
     frags: Vec<Frag>,
 }
 
-impl Load for Bulk {
+impl Load<CoreHosts> for Bulk {
     fn client(&mut self, _: &CoreHosts) -> Result<u64, Failure> {
         for (feed, stream) in &mut self.feeds {
             while feed.send(stream)?.is_some() {}

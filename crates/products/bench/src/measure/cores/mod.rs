@@ -9,17 +9,23 @@
 //! Each core's thread drives a shard of the server and a client of its own in turns, and never sleeps. So a core does
 //! the same work whether it is alone or not. Connections have their homes at the core of their client. Beside the
 //! shards of one host (`pagewire`) are plain hosts that know nothing of each other (`plain`), one for each core: what
-//! the machine gives.
+//! the machine gives. Beside the shards that pass strays on are the same shards with a link that draws the same frames
+//! and keeps them (`drawn`), and with queues that pass them on (`relay`): the bench's own way from core to core, twice,
+//! and nothing else.
 
+mod flood;
+mod kernel;
 mod link;
 mod load;
 mod run;
+mod stations;
 mod world;
 
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use self::flood::FloodKind;
 use self::load::SIZE;
 use self::run::{CoreRound, RoundPlan, run};
 use crate::args::{Common, Options, Plan, Time, name};
@@ -58,6 +64,16 @@ pub(crate) struct CoresOptions {
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
     connections: u16,
 
+    /// Floods of the first core, for requests; several with commas
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "datagrams,syns,segments,fragments",
+        value_name = "FLOOD"
+    )]
+    floods: Vec<FloodKind>,
+
     #[command(flatten)]
     time: Time,
 
@@ -88,8 +104,14 @@ enum CoresWork {
 enum ServerKind {
     /// A plain host on each core.
     Plain,
+    /// A host of several cores, and queues that pass strays on in place of the shards.
+    Relay,
+    /// A host of several cores, and a link that draws the strays and then keeps them.
+    Drawn,
     /// A host of several cores.
     Cores,
+    /// Sockets of the kernel, over loopback.
+    Kernel,
 }
 
 /// A line of the results.
@@ -99,6 +121,8 @@ struct CoresCase {
     cores: usize,
     work: CoresWork,
     strays_percent: u8,
+    /// The flood of the first core.
+    flood: Option<FloodKind>,
 }
 
 impl Options for CoresOptions {
@@ -120,8 +144,8 @@ impl Options for CoresOptions {
         let cases = self.what.iter().flat_map(|work| self.cases(*work));
         let lines = in_turns_both_ways(&bench, cases, self.common.rounds, progress)?;
         let heading = self.common.heading(self.time.seconds, SPREAD);
-        let columns = "engine cores what strays_percent rate min_rate max_rate cpu_us \
-            server_cpu_us times_one_core strays_each stray_ns";
+        let columns = "engine cores what strays_percent flood rate min_rate max_rate cpu_us \
+            server_cpu_us times_one_core strays_each stray_ns times_quiet";
         let records = records(&bench, &lines);
         let results = Results::print(records, self.common.json, heading, columns);
         if !self.common.json {
@@ -139,14 +163,27 @@ impl CoresOptions {
             cores: cores.into(),
             work,
             strays_percent,
+            flood: None,
         };
         let (several, strays) = (self.cores, self.strays.clone());
+        let floods = if work == CoresWork::Requests { &self.floods[..] } else { &[] };
+        let floods = floods.iter().filter(|flood| **flood != FloodKind::None);
+        let flooded = floods.map(move |flood| CoresCase {
+            flood: Some(*flood),
+            ..case(ServerKind::Cores, several, 0)
+        });
         let plain = [1, several].map(|cores| case(ServerKind::Plain, cores, 0));
+        // Bulk by reference has no like there.
+        let kernel = [1, several].into_iter().filter(move |_| work != CoresWork::Bulk);
+        let kernel = kernel.map(move |cores| case(ServerKind::Kernel, cores, 0));
         // What the others are compared with.
         let without = [1, several].map(|cores| case(ServerKind::Cores, cores, 0));
         let strays = strays.into_iter().filter(|percent| *percent > 0);
-        let with = strays.map(move |percent| case(ServerKind::Cores, several, percent));
-        plain.into_iter().chain(without).chain(with)
+        let with = strays.flat_map(move |percent| {
+            let servers = [ServerKind::Drawn, ServerKind::Relay, ServerKind::Cores];
+            servers.map(|server| case(server, several, percent))
+        });
+        kernel.chain(plain).chain(without).chain(with).chain(flooded)
     }
 }
 
@@ -175,26 +212,41 @@ impl Measurement for CoresBench {
         F::value("what", |of| some(name(of.case.work))).split("{}"),
         F::value("cores", |of| some(of.case.cores)).group("{} core(s)"),
         F::value("strays_percent", |of| some(of.case.strays_percent)).part("{} % strays"),
-        F::bounded("rate", 0, |of| of.spread(|sample| rate(sample)))
+        F::value("flood", |of| of.case.flood.and_then(|kind| some(name(kind)))).part("flood of {}"),
+        F::bounded("rate", 0, |of| of.spread(|sample| rate(of.case.measured(sample))))
             .higher("Requests, connections or bytes", "a second")
             .first(),
-        F::spread("cpu_us", 3, |of| of.spread(|sample| of.case.work.each_us(sample, |c| c.cpu)))
+        F::spread("cpu_us", 3, |of| of.spread(|sample| of.case.each_us(sample, |c| c.cpu)))
             .lower("CPU time of both sides", "µs for each, or for each MiB")
             .first(),
         F::spread("server_cpu_us", 3, |of| {
-            of.spread(|sample| of.case.work.each_us(sample, |c| c.server_cpu))
+            of.spread(|sample| of.case.each_us(sample, |c| c.server_cpu))
         })
         .lower("CPU time of the server", "µs for each, or for each MiB"),
         F::spread("times_one_core", 3, |of| {
-            let one = CoresCase { cores: 1, strays_percent: 0, ..*of.case };
+            let server = match of.case.server {
+                ServerKind::Plain => ServerKind::Plain,
+                ServerKind::Cores | ServerKind::Relay | ServerKind::Drawn => ServerKind::Cores,
+                ServerKind::Kernel => ServerKind::Kernel,
+            };
+            (of.case.flood.is_none()).then_some(())?;
+            let one = CoresCase { server, cores: 1, strays_percent: 0, ..*of.case };
             pairwise(of.samples, samples_of(of.all, one)?, |all, one| rate(all) / rate(one))
         })
         .higher("Rate, of that of one core", "times"),
         F::spread("strays_each", 3, |of| {
+            of.case.flood.is_none().then_some(())?;
             of.spread(|sample| sum(sample, |core| core.strays as f64) / of.case.work.units(sample))
         })
         .plain("Packets passed on", "for each, or for each MiB"),
         F::spread("stray_ns", 1, |of| of.stray_ns()).lower("CPU time of a stray", "ns"),
+        F::spread("times_quiet", 3, |of| {
+            let quiet = CoresCase { flood: of.case.flood.map(|_| None)?, ..*of.case };
+            pairwise(of.samples, samples_of(of.all, quiet)?, |flooded, quiet| {
+                rate(of.case.measured(flooded)) / rate(of.case.measured(quiet))
+            })
+        })
+        .higher("Rate of the cores beside one that is flooded, of that without a flood", "times"),
         F::value("connections", |of| {
             (of.case.work != CoresWork::Bulk).then(|| of.bench.options.connections.into())
         }),
@@ -202,7 +254,10 @@ impl Measurement for CoresBench {
 
     fn engine(&self, case: &CoresCase) -> (String, &'static str) {
         let engine = match case.server {
+            ServerKind::Kernel => return ("kernel".to_owned(), "loopback"),
             ServerKind::Plain => "plain",
+            ServerKind::Relay => "relay",
+            ServerKind::Drawn => "drawn",
             ServerKind::Cores => "pagewire",
         };
         (engine.to_owned(), "pair")
@@ -238,6 +293,19 @@ fn rate(sample: &[CoreRound]) -> f64 {
     sum(sample, |core| core.done as f64 / core.time.as_secs_f64().max(1e-9))
 }
 
+impl CoresCase {
+    /// The cores that are measured: not one that is flooded.
+    fn measured(self, sample: &[CoreRound]) -> &[CoreRound] {
+        let first = usize::from(self.flood.is_some());
+        sample.get(first..).unwrap_or_default()
+    }
+
+    /// A time for each request, connection or MiB, in microseconds.
+    fn each_us(self, sample: &[CoreRound], time: impl Fn(&CoreRound) -> Duration) -> f64 {
+        self.work.each_us(self.measured(sample), time)
+    }
+}
+
 impl CoresWork {
     /// What costs are told for: requests, connections, or MiB.
     fn units(self, sample: &[CoreRound]) -> f64 {
@@ -266,12 +334,14 @@ fn pairwise(
 }
 
 impl ResultLine<'_, CoresBench> {
-    /// CPU time of both sides for each stray: what a unit costs more than without strays, divided by its strays. The
-    /// bench's own link by which a stray comes to the other core is part of that.
+    /// CPU time of both sides for each stray: what a unit costs more than with frames that are drawn and do not stray,
+    /// divided by its strays. The bench's own way to the other core is part of that. A relay takes this way twice.
     fn stray_ns(&self) -> Option<Spread> {
         let work = self.case.work;
-        (self.case.strays_percent > 0).then_some(())?;
-        let without = samples_of(self.all, CoresCase { strays_percent: 0, ..*self.case })?;
+        let is_stray = matches!(self.case.server, ServerKind::Relay | ServerKind::Cores);
+        (is_stray && self.case.strays_percent > 0).then_some(())?;
+        let drawn = CoresCase { server: ServerKind::Drawn, ..*self.case };
+        let without = samples_of(self.all, drawn)?;
         pairwise(self.samples, without, |with, without| {
             let cpu = |sample| work.each_us(sample, |core| core.cpu);
             let strays = sum(with, |core| core.strays as f64) / work.units(with);
@@ -286,7 +356,7 @@ impl CoresBench {
         let several = usize::from(self.options.cores);
         let ratio = |of: (ServerKind, usize), to: (ServerKind, usize)| {
             let samples = |(server, cores)| {
-                samples_of(all, CoresCase { server, cores, work, strays_percent: 0 })
+                samples_of(all, CoresCase { server, cores, work, strays_percent: 0, flood: None })
             };
             let spread = pairwise(samples(of)?, samples(to)?, |of, to| rate(of) / rate(to))?;
             Some(format!("{:.2}", spread.median))
@@ -301,13 +371,18 @@ impl CoresBench {
             ratio((plain, several), (plain, 1)),
             ratio((cores, 1), (plain, 1)),
         );
-        let most = all.iter().filter(|(case, _)| case.work == work && case.strays_percent > 0);
-        if let Some((case, samples)) = most.max_by_key(|(case, _)| case.strays_percent)
-            && let Some(price) = (ResultLine { bench: self, case, samples, all }).stray_ns()
-        {
+        let most = self.options.strays.iter().copied().max().unwrap_or_default();
+        let price = |server| {
+            let is_it = |case: &CoresCase| {
+                case.work == work && case.server == server && case.strays_percent == most
+            };
+            let (case, samples) = all.iter().find(|(case, _)| is_it(case))?;
+            Some(ResultLine { bench: self, case, samples, all }.stray_ns()?.median)
+        };
+        if let (Some(stray), Some(relay)) = (price(cores), price(ServerKind::Relay)) {
             text += &format!(
-                "; a stray costs {:.0} ns, the bench's own link to the other core included",
-                price.median
+                "; a stray costs {stray:.0} ns with the bench's way to the wrong core, and this way and the way back \
+                 {relay:.0} ns"
             );
         }
         text

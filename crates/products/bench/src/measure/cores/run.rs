@@ -1,11 +1,12 @@
 //! A round: a thread on each core drives the core's hosts and its load in turns, without sleeping.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::load::{Load, load};
-use super::world::{CoreHosts, world};
-use super::{CoresCase, CoresWork};
+use super::load::{Ends, Load, LoadPlan};
+use super::world::world;
+use super::{CoresCase, CoresWork, ServerKind, kernel};
 use crate::failure::Failure;
 use crate::kit::kernel::PATIENCE;
 use crate::kit::machine::{joined, pin};
@@ -24,7 +25,7 @@ pub(super) struct CoreRound {
     pub(super) cpu: Duration,
     /// The part of that which went into the server, its shard's turns included.
     pub(super) server_cpu: Duration,
-    /// Packets that the shard passed to others.
+    /// Packets that the shard, or its queue, passed to others.
     pub(super) strays: u64,
 }
 
@@ -46,18 +47,33 @@ struct Together {
     /// Cores that have measured.
     done: AtomicUsize,
     failed: AtomicBool,
+    /// Whether a flood comes in: from when the connections are open.
+    floods: Arc<AtomicBool>,
 }
 
 /// Runs a round; one result for each core.
 pub(super) fn run(case: &CoresCase, plan: &RoundPlan<'_>) -> Result<Vec<CoreRound>, Failure> {
-    let (hosts, together) = (world(case)?, Together::default());
+    let together = Together::default();
+    match case.server {
+        ServerKind::Kernel => run_on(case, plan, &kernel::world(case)?, &together),
+        _ => run_on(case, plan, &world(case, &together.floods)?, &together),
+    }
+}
+
+/// Runs a round with these ends, one of each core.
+fn run_on<E: Ends + Sync>(
+    case: &CoresCase,
+    plan: &RoundPlan<'_>,
+    all: &[E],
+    together: &Together,
+) -> Result<Vec<CoreRound>, Failure> {
     let rounds = std::thread::scope(|scope| {
         let mut threads = Vec::with_capacity(case.cores);
-        for ((hosts, processor), source) in hosts.iter().zip(plan.processors).zip(plan.sources) {
-            let (processor, source, together) = (*processor, source.clone(), &together);
+        for ((ends, processor), source) in all.iter().zip(plan.processors).zip(plan.sources) {
+            let (processor, source) = (*processor, source.clone());
             threads.push(scope.spawn(move || {
                 pin(Some(processor));
-                let ran = drive(case, plan, hosts, source, together);
+                let ran = drive(case, plan, ends, source, together);
                 if ran.is_err() {
                     together.failed.store(true, Ordering::Relaxed);
                 }
@@ -67,34 +83,34 @@ pub(super) fn run(case: &CoresCase, plan: &RoundPlan<'_>) -> Result<Vec<CoreRoun
         threads.into_iter().map(joined).collect::<Result<Vec<_>, _>>()
     })?;
     if plan.stats {
-        hosts.iter().for_each(|hosts| eprint!("{}", hosts.shard.stats()));
+        all.iter().for_each(Ends::print_stats);
     }
     Ok(rounds)
 }
 
 /// A core's thread.
-fn drive(
+fn drive<E: Ends>(
     case: &CoresCase,
     plan: &RoundPlan<'_>,
-    hosts: &CoreHosts,
+    ends: &E,
     source: Source,
     together: &Together,
 ) -> Result<CoreRound, Failure> {
     let mut watch = Watch { together, moved: Instant::now() };
-    let turns = || {
+    let load = LoadPlan { work: case.work, connections: plan.connections, source };
+    let mut load = ends.load(load, &mut || {
         watch.check(false, Instant::now())?;
-        hosts.shard.turn();
-        hosts.client.turn();
+        ends.turn_server();
+        ends.turn_client();
         Ok(())
-    };
-    let mut load = load(case.work, hosts, plan.connections, source, turns)?;
+    })?;
     together.open.fetch_add(1, Ordering::Relaxed);
     watch.moved = Instant::now();
     // Until all are open, and then warm.
     let mut warm_until = None;
     loop {
         let now = Instant::now();
-        let step = step(&mut *load, hosts)?;
+        let step = step(&mut *load, ends)?;
         watch.check(step.done(case.work) > 0, now)?;
         if together.open.load(Ordering::Relaxed) == case.cores
             && now >= *warm_until.get_or_insert(now + WARM_UP)
@@ -102,12 +118,13 @@ fn drive(
             break;
         }
     }
-    let strays = || hosts.shard.stats().counters.strays_passed;
+    let strays = || ends.strays() + ends.relayed();
+    together.floods.store(true, Ordering::Relaxed);
     let (begun, cpu, passed, first_tick) = (Instant::now(), thread_time(), strays(), ticks());
     let length = Duration::from_secs_f64(plan.seconds);
     let (mut round, mut busy_ticks, mut server_ticks) = (CoreRound::default(), 0, 0);
     loop {
-        let step = step(&mut *load, hosts)?;
+        let step = step(&mut *load, ends)?;
         let now = Instant::now();
         round.done += step.done(case.work);
         if step.is_busy {
@@ -129,7 +146,7 @@ fn drive(
     // The others need this core until they have measured, too.
     together.done.fetch_add(1, Ordering::Relaxed);
     while together.done.load(Ordering::Relaxed) < case.cores {
-        let step = step(&mut *load, hosts)?;
+        let step = step(&mut *load, ends)?;
         watch.check(step.done(case.work) > 0, Instant::now())?;
     }
     Ok(round)
@@ -154,16 +171,16 @@ impl Step {
 }
 
 /// Client and server do what they can.
-fn step(load: &mut dyn Load, hosts: &CoreHosts) -> Result<Step, Failure> {
-    let begun = ticks();
-    let answered = load.client(hosts)?;
-    let mut is_busy = hosts.client.turn() | (answered > 0);
+fn step<E: Ends>(load: &mut dyn Load<E>, ends: &E) -> Result<Step, Failure> {
+    let (begun, relayed) = (ticks(), ends.relayed());
+    let answered = load.client(ends)?;
+    let mut is_busy = ends.turn_client() | (answered > 0);
     let before = ticks();
-    is_busy |= hosts.shard.turn();
-    let arrived = load.server(hosts)?;
-    is_busy |= hosts.shard.turn() | (arrived > 0);
+    is_busy |= ends.turn_server();
+    let arrived = load.server(ends)?;
+    is_busy |= ends.turn_server() | (arrived > 0);
     let after = ticks();
-    is_busy |= hosts.client.turn();
+    is_busy |= ends.turn_client() | (ends.relayed() != relayed);
     let (server_ticks, ticks) = (after.wrapping_sub(before), ticks().wrapping_sub(begun));
     Ok(Step { answered, arrived, is_busy, ticks, server_ticks })
 }

@@ -1,10 +1,13 @@
 //! The hosts of a round: a server of one or several cores, and a client for each.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use pagewire::{BindOptions, Cores, Host, TcpListener};
 
-use super::link::{CoreLink, links};
+use super::flood::Flood;
+use super::link::{CoreLink, DrawnWay, links};
 use super::{CoresCase, ServerKind};
 use crate::failure::Failure;
 use crate::kit::hosts::{self, PORT, RIGHT};
@@ -26,6 +29,8 @@ pub(super) struct CoreHosts {
     pub(super) shard: Host,
     pub(super) listener: TcpListener,
     pub(super) client: Host,
+    /// Frames that the shard's queue passed on in place of the shard.
+    pub(super) relayed: Arc<AtomicU64>,
     /// The client's local ends of connections whose home is the shard.
     pub(super) locals: Vec<SocketAddr>,
 }
@@ -36,25 +41,33 @@ fn address(core: usize) -> Ipv4Addr {
     Ipv4Addr::new(a, b, c, u8::try_from(core + 2).unwrap_or(u8::MAX))
 }
 
-/// Makes the hosts for each core of a case. None of them has a thread.
-pub(super) fn world(case: &CoresCase) -> Result<Vec<CoreHosts>, Failure> {
+/// Makes the hosts for each core of a case. None of them has a thread. A flood comes in as long as `floods` is set.
+pub(super) fn world(case: &CoresCase, floods: &Arc<AtomicBool>) -> Result<Vec<CoreHosts>, Failure> {
     let backlog = BindOptions::new().backlog(BACKLOG);
     let (mut queues, mut clients) = (Vec::new(), Vec::new());
-    for CoreLink { queue, client } in links(case.cores, case.strays_percent)? {
+    let way = match case.server {
+        ServerKind::Relay => DrawnWay::Relay,
+        ServerKind::Drawn => DrawnWay::Own,
+        ServerKind::Plain | ServerKind::Cores | ServerKind::Kernel => DrawnWay::Strays,
+    };
+    for CoreLink { queue, client, relayed } in links(case.cores, case.strays_percent, way)? {
         queues.push(queue);
-        clients.push(client);
+        clients.push((client, relayed));
+    }
+    if let (Some(kind), Some(first)) = (case.flood, queues.first_mut()) {
+        first.flood = Some(Flood::new(kind, Arc::clone(floods))?);
     }
     let mut shards = Vec::new();
     let mut home: Box<dyn Fn(usize, SocketAddr) -> bool> = Box::new(|_, _| true);
     match case.server {
         // With several cores: as many hosts, which know nothing of each other.
-        ServerKind::Plain => {
+        ServerKind::Plain | ServerKind::Kernel => {
             for queue in queues {
                 let host = hosts::on(queue, RIGHT).manual().start()?;
                 shards.push((host.clone(), host.listen_with(SERVER, &backlog)?));
             }
         }
-        ServerKind::Cores => {
+        ServerKind::Cores | ServerKind::Relay | ServerKind::Drawn => {
             let host = Host::builder().address(format!("{RIGHT}/24")).manual().cores(case.cores);
             let cores: Cores = host.device_queues(queues).start()?;
             let listener = cores.listen_with(SERVER, &backlog)?;
@@ -63,12 +76,14 @@ pub(super) fn world(case: &CoresCase) -> Result<Vec<CoreHosts>, Failure> {
         }
     }
     let mut all = Vec::new();
-    for (core, ((shard, listener), client)) in shards.into_iter().zip(clients).enumerate() {
+    for (core, ((shard, listener), (client, relayed))) in
+        shards.into_iter().zip(clients).enumerate()
+    {
         listener.set_nonblocking(true)?;
         let client = hosts::on(client, address(core)).manual().start()?;
         let locals = (FIRST_PORT..=u16::MAX).map(|port| SocketAddr::from((address(core), port)));
         let locals = locals.filter(|local| home(core, *local)).take(PORTS).collect();
-        all.push(CoreHosts { shard, listener, client, locals });
+        all.push(CoreHosts { shard, listener, client, relayed, locals });
     }
     Ok(all)
 }

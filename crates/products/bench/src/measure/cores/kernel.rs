@@ -1,0 +1,67 @@
+//! The same work with the kernel's sockets over loopback, as a check of the bench: a listener for each core.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+
+use super::load::{Drive, Ends, Load, LoadPlan, connections, requests};
+use super::{CoresCase, CoresWork};
+use crate::failure::{Because, Failure};
+use crate::kit::kernel::{listen, set_cubic};
+
+/// Client and server of one core.
+pub(super) struct KernelEnds {
+    listener: TcpListener,
+    server: SocketAddr,
+}
+
+/// Connections that may wait for `accept`: all of a core.
+const BACKLOG: i32 = 1024;
+
+const LISTENER: &str = "a listener of a core";
+
+/// The ends of each core of a case.
+pub(super) fn world(case: &CoresCase) -> Result<Vec<KernelEnds>, Failure> {
+    let ends = |_| {
+        let (listener, server) = listen(Ipv4Addr::LOCALHOST)?;
+        listener.set_nonblocking(true).because(LISTENER)?;
+        // A connect that finds no room would wait, and nobody would accept meanwhile.
+        rustix::net::listen(&listener, BACKLOG).because(LISTENER)?;
+        Ok(KernelEnds { listener, server })
+    };
+    (0..case.cores).map(ends).collect()
+}
+
+impl Ends for KernelEnds {
+    type Stream = TcpStream;
+
+    /// Over loopback, the connection is established when the call returns: its packets need no other thread.
+    fn start(&self, _: usize) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(self.server)?;
+        never_wait(&stream)?;
+        Ok(stream)
+    }
+
+    fn numbers(&self) -> usize {
+        usize::MAX
+    }
+
+    fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = self.listener.accept()?;
+        never_wait(&stream)?;
+        Ok(stream)
+    }
+
+    fn load(&self, plan: LoadPlan, drive: Drive<'_>) -> Result<Box<dyn Load<Self>>, Failure> {
+        match plan.work {
+            CoresWork::Requests => requests(self, plan.connections, drive),
+            CoresWork::Connections => Ok(connections(plan.connections)),
+            CoresWork::Bulk => Err(Failure::Failed("the kernel has no bulk by reference".into())),
+        }
+    }
+}
+
+fn never_wait(stream: &TcpStream) -> io::Result<()> {
+    set_cubic(stream);
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)
+}
