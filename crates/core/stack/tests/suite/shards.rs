@@ -181,7 +181,7 @@ fn a_stray_is_taken_by_a_connection_or_a_datagram_socket_and_by_no_listener() {
     // All frames come in at the shard without sockets.
     let mut w = World::new([1, 2], |shards| shards - 1);
     let (at, any) = (addr("10.0.0.2:7"), BindOptions::default());
-    w.hosts[1][0].bind_udp(at, any.clone()).unwrap();
+    w.hosts[1][0].bind_udp(at, any).unwrap();
     let listener = w.hosts[1][0].listen(addr(SERVER), 8).unwrap();
     let passes = |w: &mut World| -> Vec<bool> {
         let mut frames = VecDeque::new();
