@@ -59,7 +59,7 @@ impl Arrived {
     #[inline]
     fn handle(&mut self, now: Instant, stack: &mut Stack) -> Option<bool> {
         let stray = self.packets.get_mut(self.handled)?;
-        // News are few.
+        // News are for no socket; a shard sends few.
         let is_taken = stack.handle_stray(now, stray) || stray.is_news();
         self.handled += 1;
         if self.handled == self.packets.len() {

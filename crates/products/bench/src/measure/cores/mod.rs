@@ -114,6 +114,13 @@ enum ServerKind {
     Kernel,
 }
 
+impl ServerKind {
+    /// Whether the server is one host, with a shard on each core.
+    fn has_shards(self) -> bool {
+        matches!(self, Self::Relay | Self::Drawn | Self::Cores)
+    }
+}
+
 /// A line of the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CoresCase {
@@ -224,12 +231,11 @@ impl Measurement for CoresBench {
         })
         .lower("CPU time of the server", "µs for each, or for each MiB"),
         F::spread("times_one_core", 3, |of| {
+            of.case.flood.is_none().then_some(())?;
             let server = match of.case.server {
-                ServerKind::Plain => ServerKind::Plain,
-                ServerKind::Cores | ServerKind::Relay | ServerKind::Drawn => ServerKind::Cores,
-                ServerKind::Kernel => ServerKind::Kernel,
+                server if server.has_shards() => ServerKind::Cores,
+                server => server,
             };
-            (of.case.flood.is_none()).then_some(())?;
             let one = CoresCase { server, cores: 1, strays_percent: 0, ..*of.case };
             pairwise(of.samples, samples_of(of.all, one)?, |all, one| rate(all) / rate(one))
         })

@@ -48,7 +48,7 @@ pub(super) fn world(case: &CoresCase, floods: &Arc<AtomicBool>) -> Result<Vec<Co
     let way = match case.server {
         ServerKind::Relay => DrawnWay::Relay,
         ServerKind::Drawn => DrawnWay::Own,
-        ServerKind::Plain | ServerKind::Cores | ServerKind::Kernel => DrawnWay::Strays,
+        _ => DrawnWay::Strays,
     };
     for CoreLink { queue, client, relayed } in links(case.cores, case.strays_percent, way)? {
         queues.push(queue);
@@ -59,20 +59,17 @@ pub(super) fn world(case: &CoresCase, floods: &Arc<AtomicBool>) -> Result<Vec<Co
     }
     let mut shards = Vec::new();
     let mut home: Box<dyn Fn(usize, SocketAddr) -> bool> = Box::new(|_, _| true);
-    match case.server {
+    if case.server.has_shards() {
+        let host = Host::builder().address(format!("{RIGHT}/24")).manual().cores(case.cores);
+        let cores: Cores = host.device_queues(queues).start()?;
+        let listener = cores.listen_with(SERVER, &backlog)?;
+        shards.extend(cores.shards().iter().cloned().zip(listener.shards().iter().cloned()));
+        home = Box::new(move |core, peer| cores.home(SERVER, peer) == core);
+    } else {
         // With several cores: as many hosts, which know nothing of each other.
-        ServerKind::Plain | ServerKind::Kernel => {
-            for queue in queues {
-                let host = hosts::on(queue, RIGHT).manual().start()?;
-                shards.push((host.clone(), host.listen_with(SERVER, &backlog)?));
-            }
-        }
-        ServerKind::Cores | ServerKind::Relay | ServerKind::Drawn => {
-            let host = Host::builder().address(format!("{RIGHT}/24")).manual().cores(case.cores);
-            let cores: Cores = host.device_queues(queues).start()?;
-            let listener = cores.listen_with(SERVER, &backlog)?;
-            shards.extend(cores.shards().iter().cloned().zip(listener.shards().iter().cloned()));
-            home = Box::new(move |core, peer| cores.home(SERVER, peer) == core);
+        for queue in queues {
+            let host = hosts::on(queue, RIGHT).manual().start()?;
+            shards.push((host.clone(), host.listen_with(SERVER, &backlog)?));
         }
     }
     let mut all = Vec::new();
