@@ -131,7 +131,9 @@ impl World {
                     }
                     to.end_turn();
                 }
-                None => home.handle_frames_on(now, LinkId::FIRST, &mut self.frames),
+                None => {
+                    home.handle_frames_on(now, LinkId::FIRST, &mut self.frames);
+                }
             }
             for stack in &mut self.stacks {
                 while stack.poll_event().is_some() {}

@@ -266,7 +266,7 @@ pub const MAX_SHARDS: usize = 32;
 pub const STRAY_BACKLOG: usize = 1024;
 
 /// Bytes of memory that the payload of these packets keeps: a page for each.
-pub const STRAY_BACKLOG_BYTES: usize = 4 << 20;
+pub const STRAY_BACKLOG_BYTES: usize = 16 << 20;
 
 /// Subjects of each kind (neighbours, paths) that one stack has news of for other shards, until they leave. Further
 /// news are left out: they come again. About 60 bytes each.

@@ -36,6 +36,16 @@ const TRIM_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a device without a descriptor is polled while all threads sleep.
 const POLLED_DEVICE: Duration = Duration::from_millis(1);
 
+/// The frames that devices had in a round.
+#[derive(Default)]
+pub(crate) struct Received {
+    /// Number of frames of the device that had the most.
+    pub(crate) longest: usize,
+    pub(crate) all: usize,
+    /// Number of frames that a connection or a datagram socket has taken.
+    pub(crate) taken: usize,
+}
+
 impl Inner {
     /// Receives, lets the stack work, sends. Returns whether anything came in.
     pub(crate) fn turn(&mut self, now: Instant) -> bool {
@@ -51,11 +61,11 @@ impl Inner {
         let mut worked = false;
         (self.services_unpolled, self.services_worked) = (!self.services.is_empty(), false);
         for _ in 0..ROUNDS_PER_TURN {
-            let (received, all) = self.receive(now);
-            let strays = self.receive_strays(now, all);
-            worked |= received + strays > 0;
+            let received = self.receive(now);
+            let strays = self.receive_strays(now, &received);
+            worked |= received.longest + strays > 0;
             self.flush(now);
-            if received.max(strays) < RECEIVE_BURST {
+            if received.longest.max(strays) < RECEIVE_BURST {
                 break;
             }
         }
@@ -72,21 +82,22 @@ impl Inner {
         self.trim_at = now + TRIM_INTERVAL;
     }
 
-    /// Receives a burst from each device into the stack; returns the length of the longest, and of all together.
-    fn receive(&mut self, now: Instant) -> (usize, usize) {
+    /// Receives a burst from each device into the stack.
+    fn receive(&mut self, now: Instant) -> Received {
         let (devices, stack) = (&mut self.devices, &mut self.stack);
-        let (mut longest, mut all, mut lost) = (0, 0, None);
+        let (mut received, mut lost) = (Received::default(), None);
         let (begin, end) = devices.all.split_at_mut(devices.first);
         for link in end.iter_mut().chain(begin).filter(|link| !link.lost) {
             match link.device.receive(now, &mut devices.rx, RECEIVE_BURST, stack.ledger_mut()) {
                 Ok(n) => {
-                    (longest, all) = (longest.max(n), all + n);
+                    received.longest = received.longest.max(n);
+                    received.all += n;
                     link.failures[RECEIVING] = 0;
                 }
                 Err(error) => lost = link.note_error(RECEIVING, &error).or(lost),
             }
             stack.set_receive_room(link.device.room().unwrap_or(usize::MAX));
-            stack.handle_frames_on(now, link.id, &mut devices.rx);
+            received.taken += stack.handle_frames_on(now, link.id, &mut devices.rx);
         }
         if devices.all.len() > 1 {
             // The room of one device says nothing about windows of the others' connections.
@@ -96,7 +107,7 @@ impl Inner {
         if let Some(link) = lost {
             self.lose(now, link);
         }
-        (longest, all)
+        received
     }
 
     /// Fires timers, sends output, reports events, and sends what services make of these.

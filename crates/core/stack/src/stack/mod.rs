@@ -123,30 +123,33 @@ impl Stack {
 
     /// Processes a frame that this link's device received.
     pub fn handle_frame_on(&mut self, now: Instant, link: LinkId, mut frame: PacketBuf) {
-        match self.cx.net.find_link(link) {
-            Some(index) => self.handle_frame_at(now, index, &mut frame),
-            None => self.cx.net.counters.drop_one(DropReason::LinkRemoved),
-        }
+        let Some(index) = self.cx.net.find_link(link) else {
+            return self.cx.net.counters.drop_one(DropReason::LinkRemoved);
+        };
+        self.handle_frame_at(now, index, &mut frame);
     }
 
     /// Processes a burst of frames that this link's device received, and leaves `frames` empty. A
-    /// packet is not moved until it is done with: moving one costs as much as a layer's work.
+    /// packet is not moved until it is done with: moving one costs as much as a layer's work. Returns
+    /// the number of frames that a connection or a datagram socket has taken.
     pub fn handle_frames_on(
         &mut self,
         now: Instant,
         link: LinkId,
         frames: &mut VecDeque<PacketBuf>,
-    ) {
+    ) -> usize {
         self.cx.net.mem.note(now);
+        let mut taken = 0;
         if let Some(index) = self.cx.net.find_link(link) {
             for frame in frames.iter_mut() {
-                self.handle_frame_at(now, index, frame);
+                taken += usize::from(self.handle_frame_at(now, index, frame));
             }
-            return frames.clear();
+            frames.clear();
         }
         for _ in frames.drain(..) {
             self.cx.net.counters.drop_one(DropReason::LinkRemoved);
         }
+        taken
     }
 
     /// Moves packets that one other shard of the host has to handle into `into`, which is empty, and returns the shard's
@@ -221,22 +224,22 @@ impl Stack {
         self.audit.check(&self.cx.net.mem.pool);
     }
 
-    fn handle_frame_at(&mut self, now: Instant, link: LinkIndex, frame: &mut PacketBuf) {
+    /// Processes a frame; returns whether a connection or a datagram socket took it.
+    fn handle_frame_at(&mut self, now: Instant, link: LinkIndex, frame: &mut PacketBuf) -> bool {
         let Self { cx, tcp, listeners, udp, .. } = self;
         match cx.net.handle_expected(now, link, frame) {
             Some(expected) if expected.protocol == protocol::TCP => {
-                tcp.input(cx, listeners, now, expected.received(), frame);
+                tcp.input(cx, listeners, now, expected.received(), frame)
             }
             Some(expected) => udp.input_expected(cx, now, expected, frame),
             None => {
                 let result = cx.net.handle_frame(now, link, frame);
-                self.handle_input(now, result, frame);
+                self.handle_input(now, result, frame)
             }
         }
     }
 
-    /// Handles what the network layer made of a packet.
-    /// Goes on with a packet; returns whether a connection or a datagram socket took it.
+    /// Handles what the network layer made of a packet; returns whether a connection or a datagram socket took it.
     fn handle_input(&mut self, now: Instant, result: InputResult, packet: &mut PacketBuf) -> bool {
         match result {
             Ok(Some(inbound)) => return self.dispatch(now, &inbound, packet),

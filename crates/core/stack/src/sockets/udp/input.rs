@@ -21,6 +21,7 @@ use crate::sockets::tuple::Tuple;
 
 impl UdpSockets {
     /// As [`input`](Self::input), for most datagrams: each for the only socket of its port, which has no peer.
+    /// Returns whether there is a socket.
     #[inline(always)]
     pub(crate) fn input_expected(
         &self,
@@ -28,11 +29,10 @@ impl UdpSockets {
         now: Instant,
         expected: Expected,
         packet: &mut PacketBuf,
-    ) {
-        let Some((local_port, remote_port)) = udp::ports(packet.head()) else { return };
+    ) -> bool {
+        let Some((local_port, remote_port)) = udp::ports(packet.head()) else { return false };
         if cx.net.is_sharded() {
-            self.input(cx, now, &expected.received(), packet);
-            return;
+            return self.input(cx, now, &expected.received(), packet);
         }
         let Expected { src, dst, ecn, link, .. } = expected;
         let found = match packet.gso {
@@ -43,10 +43,9 @@ impl UdpSockets {
             Some(index) => {
                 let (ends, from) = ((src, dst, link, ecn), (remote_port, 0));
                 cx.queue_one(now, index, ends, from, WildcardDetails::default(), (packet, 0));
+                true
             }
-            None => {
-                self.input(cx, now, &expected.received(), packet);
-            }
+            None => self.input(cx, now, &expected.received(), packet),
         }
     }
 

@@ -8,13 +8,15 @@ use pagewire_stack::{Stack, Stray};
 use super::{Inbox, Member};
 use crate::devices::RECEIVE_BURST;
 use crate::shared::Inner;
+use crate::turn::Received;
 
 /// Packets of other shards beside a full burst of own frames.
 const STRAYS_BESIDE_A_BURST: usize = RECEIVE_BURST / 16;
 
 /// Own frames for which a shard handles one packet of others that no socket takes: a request for a connection, a
 /// fragment, a datagram without a socket. Such a packet may be part of a flood, which another shard receives, and
-/// costs as much as several own frames.
+/// costs as much as several own frames. A shard handles as many of others as of its own in any case: a server that
+/// accepts connections all the time is no victim of requests for them.
 const FRAMES_FOR_AN_UNTAKEN: usize = 24;
 
 /// Number by which own frames of a round count less in each round without frames. A busy shard has such rounds while
@@ -34,6 +36,8 @@ pub(crate) struct Exchange {
     first: usize,
     /// Own frames of the last round with frames, less with each round since.
     own: usize,
+    /// Number of own frames that no socket took, less the packets of others that no socket took; up to a burst.
+    credit: usize,
     /// The lost links that this shard knows of.
     lost: u64,
 }
@@ -73,7 +77,16 @@ impl Arrived {
 impl Exchange {
     pub(crate) fn new(member: Member) -> Self {
         let arrived = member.group.inboxes.iter().map(|_| Arrived::default()).collect();
-        Self { leaving: VecDeque::new(), arrived, member, waiting: 0, first: 0, own: 0, lost: 0 }
+        Self {
+            leaving: VecDeque::new(),
+            arrived,
+            member,
+            waiting: 0,
+            first: 0,
+            own: 0,
+            credit: 0,
+            lost: 0,
+        }
     }
 
     pub(crate) fn member(&self) -> &Member {
@@ -104,17 +117,19 @@ impl Exchange {
         count
     }
 
-    /// The limits of a round in which own devices had `received` frames, and `sent` of them were for other shards.
-    fn limits(&mut self, received: usize, sent: usize) -> Limits {
-        self.own = match received {
+    /// The limits of a round in which own devices had these frames, and `sent` of them were for other shards.
+    fn limits(&mut self, received: &Received, sent: usize) -> Limits {
+        self.own = match received.all {
             0 => self.own.saturating_sub(FRAMES_FORGOTTEN),
-            _ => received.saturating_sub(sent),
+            all => all.saturating_sub(sent),
         };
+        let untaken = received.all.saturating_sub(sent + received.taken);
+        self.credit = (self.credit + untaken).min(RECEIVE_BURST);
         Limits {
             all: RECEIVE_BURST.saturating_sub(self.own).max(STRAYS_BESIDE_A_BURST),
             untaken: match self.own {
                 0 => RECEIVE_BURST,
-                own => 1 + own / FRAMES_FOR_AN_UNTAKEN,
+                own => self.credit.max(1 + own / FRAMES_FOR_AN_UNTAKEN),
             },
         }
     }
@@ -133,6 +148,7 @@ impl Exchange {
                 untaken += usize::from(!is_taken);
             }
         }
+        self.credit = self.credit.saturating_sub(untaken);
         handled
     }
 
@@ -165,7 +181,7 @@ impl Inner {
     /// Handles packets that other shards have passed on; returns how many there were. `received`: frames of own devices
     /// in this round, of which some may be for other shards.
     #[inline]
-    pub(crate) fn receive_strays(&mut self, now: Instant, received: usize) -> usize {
+    pub(crate) fn receive_strays(&mut self, now: Instant, received: &Received) -> usize {
         let Some(exchange) = &mut self.exchange else { return 0 };
         let sent = exchange.send(&mut self.stack);
         let limits = exchange.limits(received, sent);
@@ -190,12 +206,21 @@ mod tests {
     use super::*;
     use crate::shared::group::Group;
 
+    fn exchange() -> Exchange {
+        Exchange::new(Group::members(2).remove(0))
+    }
+
+    /// A round with `all` frames, of which sockets took `taken`.
+    fn received(all: usize, taken: usize) -> Received {
+        Received { longest: all, all, taken }
+    }
+
     /// The limits of each of these rounds, by frames received and frames passed on: of all, and of those that no socket
-    /// takes.
+    /// takes. Sockets take all that are not passed on.
     fn limits<const N: usize>(rounds: [(usize, usize); N]) -> [(usize, usize); N] {
-        let mut exchange = Exchange::new(Group::members(2).remove(0));
-        rounds.map(|(received, sent)| {
-            let Limits { all, untaken } = exchange.limits(received, sent);
+        let mut exchange = exchange();
+        rounds.map(|(all, sent)| {
+            let Limits { all, untaken } = exchange.limits(&received(all, all - sent), sent);
             (all, untaken)
         })
     }
@@ -213,6 +238,16 @@ mod tests {
     #[test]
     fn frames_for_others_are_no_own_ones() {
         assert_eq!(limits([(64, 32), (64, 64), (0, 0)]), [(32, 2), (64, 64), (64, 64)]);
+    }
+
+    #[test]
+    fn a_shard_handles_as_many_untaken_packets_of_others_as_of_its_own() {
+        let mut exchange = exchange();
+        let mut untaken = |all, taken, sent| exchange.limits(&received(all, taken), sent).untaken;
+        assert_eq!(untaken(40, 20, 10), 10);
+        assert_eq!(untaken(0, 0, 0), 10, "none was handled");
+        assert_eq!(untaken(50, 0, 0), 60);
+        assert_eq!(untaken(50, 0, 0), RECEIVE_BURST, "not more than a burst");
     }
 
     #[test]
