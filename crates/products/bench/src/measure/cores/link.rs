@@ -57,6 +57,8 @@ pub(super) enum DrawnWay {
     Strays,
     /// To the queue of the next core, which passes them on ([`Relay`]).
     Relay,
+    /// To the queue of their own core, which takes them up one call later: as late as strays.
+    Late,
     /// To the queue of their own core, behind the others.
     Own,
 }
@@ -81,6 +83,8 @@ struct Away {
     leaving: VecDeque<PacketBuf>,
     /// Those behind the first of these that do not leave.
     staying: VecDeque<PacketBuf>,
+    /// Those that came in and are late.
+    late: VecDeque<PacketBuf>,
 }
 
 /// The frames that go to the other core.
@@ -113,7 +117,9 @@ pub(super) fn links(count: usize, percent: u8, way: DrawnWay) -> Result<Vec<Core
         all.push(CoreLink { queue: LinkEnd::new(far), client, relayed: Arc::default() });
     }
     // The last core's strays come in at the first.
-    if let Some(last) = from_previous.pop_back() {
+    if way != DrawnWay::Late
+        && let Some(last) = from_previous.pop_back()
+    {
         from_previous.push_front(last);
     }
     for (link, away) in all.iter_mut().zip(from_previous) {
@@ -173,7 +179,14 @@ impl Choice {
 
 impl Away {
     fn new(pair: PairEnd, choice: Choice, way: DrawnWay) -> Self {
-        Self { pair, choice, way, leaving: VecDeque::new(), staying: VecDeque::new() }
+        Self {
+            pair,
+            choice,
+            way,
+            leaving: VecDeque::new(),
+            staying: VecDeque::new(),
+            late: VecDeque::new(),
+        }
     }
 
     /// Sends the frames that are for the other core. The others stay, in order.
@@ -201,6 +214,24 @@ impl Away {
         // Without room they are lost, as in a full ring.
         self.leaving.clear();
         Ok(())
+    }
+}
+
+impl Away {
+    fn receive(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        ledger: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        if self.way != DrawnWay::Late {
+            return self.pair.receive(now, frames, max, ledger);
+        }
+        let count = self.late.len();
+        frames.append(&mut self.late);
+        self.pair.receive(now, &mut self.late, max, ledger)?;
+        Ok(count)
     }
 }
 
@@ -261,7 +292,7 @@ impl Device for LinkEnd {
             let max = max.saturating_sub(count);
             count += match &mut self.relay {
                 Some(relay) => relay.receive(away, now, frames, max, ledger)?,
-                None => away.pair.receive(now, frames, max, ledger)?,
+                None => away.receive(now, frames, max, ledger)?,
             };
         }
         if let Some(flood) = &mut self.flood {

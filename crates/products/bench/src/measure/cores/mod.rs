@@ -108,6 +108,8 @@ enum ServerKind {
     Relay,
     /// A host of several cores, and a link that draws the strays and then keeps them.
     Drawn,
+    /// A host of several cores, and a link that draws the strays, and brings them late to their own core.
+    Late,
     /// A host of several cores.
     Cores,
     /// Sockets of the kernel, over loopback.
@@ -117,7 +119,7 @@ enum ServerKind {
 impl ServerKind {
     /// Whether the server is one host, with a shard on each core.
     fn has_shards(self) -> bool {
-        matches!(self, Self::Relay | Self::Drawn | Self::Cores)
+        matches!(self, Self::Relay | Self::Drawn | Self::Late | Self::Cores)
     }
 }
 
@@ -187,7 +189,8 @@ impl CoresOptions {
         let without = [1, several].map(|cores| case(ServerKind::Cores, cores, 0));
         let strays = strays.into_iter().filter(|percent| *percent > 0);
         let with = strays.flat_map(move |percent| {
-            let servers = [ServerKind::Drawn, ServerKind::Relay, ServerKind::Cores];
+            let servers =
+                [ServerKind::Drawn, ServerKind::Late, ServerKind::Relay, ServerKind::Cores];
             servers.map(|server| case(server, several, percent))
         });
         kernel.chain(plain).chain(without).chain(with).chain(flooded)
@@ -264,6 +267,7 @@ impl Measurement for CoresBench {
             ServerKind::Plain => "plain",
             ServerKind::Relay => "relay",
             ServerKind::Drawn => "drawn",
+            ServerKind::Late => "late",
             ServerKind::Cores => "pagewire",
         };
         (engine.to_owned(), "pair")

@@ -48,6 +48,7 @@ pub(super) fn world(case: &CoresCase, floods: &Arc<AtomicBool>) -> Result<Vec<Co
     let way = match case.server {
         ServerKind::Relay => DrawnWay::Relay,
         ServerKind::Drawn => DrawnWay::Own,
+        ServerKind::Late => DrawnWay::Late,
         _ => DrawnWay::Strays,
     };
     for CoreLink { queue, client, relayed } in links(case.cores, case.strays_percent, way)? {
