@@ -5,21 +5,24 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::allowance::FrontEndLimits;
+use super::VhostUser;
+use super::allowance::{Allowance, FrontEndLimits};
 use super::control::{Control, Source};
 use super::events::Events;
 use super::limits::{BY_REFERENCE, MAX_QUEUE_PAIRS};
 use super::port_state::PortState;
 use super::receive::Receiver;
 use super::session::Session;
-use super::{VhostUser, features};
-use crate::DeviceError;
+use super::shared::Shared;
+use super::spill::{Spill, SpillEnd};
+use super::transmit::Sender;
 use crate::limits::{MAX_MTU, MIN_MTU};
 use crate::port::limits::MIN_POOL_BYTES;
 use crate::port::{Port, PortConfig, PortTable, SendBuffer};
 use crate::settings::LinkSettings;
 use crate::socket_path::{Listener, bind_listener, derive_mac};
 use crate::wake_event::WakeEvent;
+use crate::{DeviceCounters, DeviceError};
 use pagewire_mem::link::{Capabilities, Medium};
 
 /// Settings of a [`VhostUser`].
@@ -49,10 +52,10 @@ pagewire_mem::setters! {
     mtu(mtu: usize): settings.mtu = Some(mtu);
     /// The stack's link address, a unicast one; by default derived from the socket's path.
     mac(mac: [u8; 6]): settings.mac = Some(mac);
-    /// Memory for copied frames, in bytes; by default 16 MiB, at least 1 MiB. Touched only as
+    /// Memory for copied frames of a device, in bytes; by default 16 MiB, at least 1 MiB. Touched only as
     /// used.
     pool_bytes(bytes: usize): settings.pool_bytes = Some(bytes);
-    /// Most queue pairs that a guest may use: 1 by default, at most 64.
+    /// Most queue pairs that a guest may use: by default one for each device, at most 64.
     queue_pairs(pairs: usize): queue_pairs = Some(pairs);
     /// Shortest frame, in bytes, that is passed by reference; 1,024 by default. `usize::MAX`: none.
     by_reference_from(bytes: usize): by_reference = Some(bytes);
@@ -86,6 +89,25 @@ impl VhostUserBuilder {
         self.check()?;
         let listener = Self::bind(path)?;
         self.accept(listener, path)
+    }
+
+    /// As [`listen`](Self::listen), with several devices, which have the guest's queue pairs in turns: for
+    /// a host of several cores, whose shards pass packets on to where they belong. Where the guest
+    /// uses fewer pairs than there are devices, the first device sends for the others.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen); [`DeviceError::Config`] also if there are more devices than queue pairs, or
+    /// none.
+    pub fn listen_queues(
+        self,
+        path: impl AsRef<Path>,
+        devices: usize,
+    ) -> Result<Vec<VhostUser>, DeviceError> {
+        let path = path.as_ref();
+        self.check_devices(devices)?;
+        let listener = Self::bind(path)?;
+        let source = self.waiting(Listener::own(listener, path));
+        self.start(source, path, devices)
     }
 
     /// The socket for [`accept`](Self::accept): together they are [`listen`](Self::listen), of which
@@ -135,7 +157,7 @@ impl VhostUserBuilder {
     /// As [`listen`](Self::listen), except for the socket: it need not exist yet.
     pub fn connect(self, path: impl Into<PathBuf>) -> Result<VhostUser, DeviceError> {
         let path = path.into();
-        self.start(Source::Connect(path.clone()), &path)
+        self.start_one(Source::Connect(path.clone()), &path)
     }
 
     /// Serves only the front end at the other end of a socket.
@@ -143,33 +165,101 @@ impl VhostUserBuilder {
     /// # Errors
     /// As [`listen`](Self::listen).
     pub fn over(self, stream: UnixStream) -> Result<VhostUser, DeviceError> {
-        self.start(Source::Stream(stream), Path::new(""))
+        self.start_one(Source::Stream(stream), Path::new(""))
+    }
+
+    /// As [`over`](Self::over), with several [devices](Self::listen_queues).
+    ///
+    /// # Errors
+    /// As [`listen_queues`](Self::listen_queues).
+    pub fn over_queues(
+        self,
+        stream: UnixStream,
+        devices: usize,
+    ) -> Result<Vec<VhostUser>, DeviceError> {
+        self.start(Source::Stream(stream), Path::new(""), devices)
     }
 
     fn wait(self, listener: Listener, path: &Path) -> Result<VhostUser, DeviceError> {
-        let source = match self.one_front_end {
-            true => Source::ListenOnce(listener),
-            false => Source::Listen(listener),
-        };
-        self.start(source, path)
+        let source = self.waiting(listener);
+        self.start_one(source, path)
     }
 
-    fn start(self, source: Source, path: &Path) -> Result<VhostUser, DeviceError> {
-        self.check()?;
-        let pairs = self.queue_pairs.unwrap_or(1);
+    /// The front ends that connect to a socket.
+    fn waiting(&self, listener: Listener) -> Source {
+        match self.one_front_end {
+            true => Source::ListenOnce(listener),
+            false => Source::Listen(listener),
+        }
+    }
+
+    fn start_one(self, source: Source, path: &Path) -> Result<VhostUser, DeviceError> {
+        self.start(source, path, 1)?.pop().ok_or(DeviceError::Closed)
+    }
+
+    /// Makes the devices, and starts the thread for their front ends.
+    fn start(
+        self,
+        source: Source,
+        path: &Path,
+        devices: usize,
+    ) -> Result<Vec<VhostUser>, DeviceError> {
+        self.check_devices(devices)?;
+        let pairs = self.queue_pairs.unwrap_or(devices);
+        let allowance = Allowance::new(self.limits, self.trusted);
+        let parts = (0..devices).map(|number| {
+            // Pairs are dealt in turns.
+            let own = pairs.saturating_sub(number).div_ceil(devices);
+            self.parts(own, &allowance)
+        });
+        let parts = parts.collect::<Result<Vec<_>, _>>()?;
+        let all = parts.iter().map(|parts| Arc::clone(&parts.shared)).collect();
+        let control = Control::start(all, source)
+            .map_err(|e| system("start a thread for the socket".into(), e))?;
+        let control = Arc::new(control);
+        let mac = self.settings.mac.unwrap_or_else(|| derive_mac(path));
+        // Super-frames are cut in software for a guest that takes none.
+        let card = Capabilities::offloading(mac, self.settings.mtu.unwrap_or(1500));
+        let first = parts.first().map(|parts| Spill::new(&parts.shared.port_state.wake));
+        let made = parts.into_iter().enumerate().map(|(number, parts)| {
+            let Parts { shared, events, receiver } = parts;
+            let spill = match (&first, number) {
+                (Some(spill), 0) if devices > 1 => SpillEnd::First(Arc::clone(spill)),
+                (Some(spill), 1..) => SpillEnd::Other(Arc::clone(spill)),
+                _ => SpillEnd::None,
+            };
+            VhostUser {
+                capabilities: Capabilities { queues: shared.port_state.pairs, ..card.clone() },
+                shared,
+                control: Arc::clone(&control),
+                spill,
+                events,
+                receiver,
+                sender: Sender::new(),
+                counters: DeviceCounters::default(),
+                next: 0,
+                armed: false,
+                retry_at: None,
+            }
+        });
+        Ok(made.collect())
+    }
+
+    /// The parts of a device with some queue pairs.
+    fn parts(&self, pairs: usize, allowance: &Arc<Allowance>) -> Result<Parts, DeviceError> {
         let wake = Arc::new(WakeEvent::new().map_err(descriptors)?);
         let events = Arc::new(Events::new(&wake).map_err(descriptors)?);
         let mut config = PortConfig::new(Medium::Ethernet);
         config.pool_bytes = self.settings.pool_bytes.unwrap_or(config.pool_bytes);
         let (send_buffer, waker) = (self.send_buffer, Arc::clone(&wake));
-        (config.send_buffer, config.table) = (send_buffer, self.table);
+        (config.send_buffer, config.table) = (send_buffer, self.table.clone());
         config.wake = Some(Arc::new(move || waker.wake()));
         let pool_bytes = config.pool_bytes;
         let port = Port::new(config).map_err(|e| {
             system(format!("map {pool_bytes} bytes to receive into"), io::Error::other(e))
         })?;
         let receiver = Receiver::new(port, self.by_reference.unwrap_or(BY_REFERENCE));
-        let port_state = PortState::new(&wake, pairs, self.limits, self.trusted).map_err(|e| {
+        let port_state = PortState::new(&wake, pairs, allowance, self.trusted).map_err(|e| {
             let hint = match e.raw_os_error() {
                 Some(libc::EAGAIN) => "raise fs.aio-max-nr",
                 _ => "this needs a kernel with asynchronous I/O, io_setup(2)",
@@ -182,14 +272,18 @@ impl VhostUserBuilder {
                 e,
             )
         })?;
-        let session = Session::new(features::offered(pairs), &events, &port_state);
-        let control = Control::start(session, source)
-            .map_err(|e| system("start a thread for the socket".into(), e))?;
-        let mac = self.settings.mac.unwrap_or_else(|| derive_mac(path));
-        // Super-frames are cut in software for a guest that takes none.
-        let card = Capabilities::offloading(mac, self.settings.mtu.unwrap_or(1500));
-        let capabilities = Capabilities { queues: pairs, ..card };
-        Ok(VhostUser::over(control, capabilities, events, receiver))
+        let shared = Arc::new(Shared::new(Session::new(&events, &port_state)));
+        Ok(Parts { shared, events, receiver })
+    }
+
+    fn check_devices(&self, devices: usize) -> Result<(), DeviceError> {
+        self.check()?;
+        let pairs = self.queue_pairs.unwrap_or(devices);
+        if !(1..=pairs.min(MAX_QUEUE_PAIRS)).contains(&devices) {
+            let text = format!("vhost-user: {devices} devices for {pairs} queue pairs");
+            return Err(DeviceError::Config(text));
+        }
+        Ok(())
     }
 
     fn check(&self) -> Result<(), DeviceError> {
@@ -203,6 +297,13 @@ impl VhostUserBuilder {
         }
         Ok(())
     }
+}
+
+/// The parts of a device that are there before the thread.
+struct Parts {
+    shared: Arc<Shared>,
+    events: Arc<Events>,
+    receiver: Receiver,
 }
 
 fn system(what: String, source: io::Error) -> DeviceError {

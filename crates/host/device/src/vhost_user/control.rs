@@ -1,15 +1,13 @@
-//! The control thread, which talks to the front end: applies one message at a time to the session
-//! under its lock, and serves the next front end when one is gone. A front end that stalls stalls
-//! only this thread: the device tries the session's lock, and is woken when it is free.
+//! The control thread, which talks to the front end: applies one message at a time to the sessions
+//! of the devices, and serves the next front end when one is gone. A front end that stalls stalls
+//! only this thread.
 
-use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, Ordering, fence};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -23,9 +21,9 @@ use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut}
 
 use super::allowance::Pace;
 use super::features;
-use super::limits::{ENDING, LOOK, RECONNECT};
-use super::port_state::PortState;
-use super::session::Session;
+use super::front_end::FrontEnd;
+use super::limits::{ENDING, RECONNECT};
+use super::shared::Shared;
 use crate::socket_path::Listener;
 use crate::wake_event::WakeEvent;
 
@@ -37,25 +35,13 @@ const VERSION: u32 = 1;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
-/// The state that both threads share.
-pub(super) struct Shared {
-    session: Arc<Mutex<Session>>,
-    /// The device found the session in use, and is to be woken when it is free.
-    wanted: AtomicBool,
-    port_state: Arc<PortState>,
+/// The front ends of the devices, served one after another.
+pub(super) struct FrontEnds {
+    devices: Arc<[Arc<Shared>]>,
     link: Mutex<Link>,
     /// Rung to end the thread.
     end: WakeEvent,
 }
-
-/// The session, in use until this is dropped. Fields are dropped in order: first the lock.
-pub(super) struct InUse<'a> {
-    session: MutexGuard<'a, Session>,
-    _wake: Wake<'a>,
-}
-
-/// Wakes the device, if it found the session in use meanwhile.
-struct Wake<'a>(&'a Shared);
 
 /// The connection that the thread serves.
 #[derive(Default)]
@@ -80,98 +66,50 @@ pub(super) enum Source {
 
 /// The thread; this value's drop ends it.
 pub(super) struct Control {
-    shared: Arc<Shared>,
+    front_ends: Arc<FrontEnds>,
     thread: Option<JoinHandle<()>>,
     /// Closed by the thread when it ends.
-    ended: mpsc::Receiver<()>,
+    ended: Mutex<mpsc::Receiver<()>>,
 }
 
-impl Shared {
-    /// The session, for all but the device.
-    pub(super) fn session(&self) -> InUse<'_> {
-        // After a panic under the lock, fields are whole; their values are checked anyway.
-        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        InUse { session, _wake: Wake(self) }
-    }
-
-    /// The session, for the device, which never waits: a message may take as long as its front end
-    /// likes. `None`: it is in use, and the wake is rung when it is free.
-    pub(super) fn try_session(&self) -> Option<MutexGuard<'_, Session>> {
-        let try_lock = || match self.session.try_lock() {
-            Ok(session) => Some(session),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        };
-        try_lock().or_else(|| {
-            self.wanted.store(true, Ordering::Relaxed);
-            // Pairs with the fence in `wake`. Here: set the word, fence, try the lock. There: unlock,
-            // fence, read the word. So either the lock is free now, or its holder sees the word.
-            fence(Ordering::SeqCst);
-            try_lock()
-        })
-    }
-
-    /// The session, for a device that ends: waits for it up to `limit`.
-    pub(super) fn wait(&self, limit: Duration) -> Option<MutexGuard<'_, Session>> {
-        let until = Instant::now() + limit;
-        loop {
-            let session = self.try_session();
-            if session.is_some() || Instant::now() >= until {
-                return session;
-            }
-            std::thread::sleep(LOOK);
-        }
-    }
-
-    /// Wakes the device after the session was in use.
-    fn wake(&self) {
-        fence(Ordering::SeqCst);
-        if self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::Relaxed) {
-            self.port_state.wake.wake();
-        }
-    }
-
+impl FrontEnds {
     fn link(&self) -> MutexGuard<'_, Link> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Control {
-    pub(super) fn start(session: Session, source: Source) -> io::Result<Self> {
-        let port_state = Arc::clone(&session.port_state);
-        let shared = Arc::new(Shared {
-            session: Arc::new(Mutex::new(session)),
-            wanted: AtomicBool::new(false),
-            port_state,
-            link: Mutex::default(),
-            end: WakeEvent::new()?,
-        });
-        let ours = Arc::clone(&shared);
+    pub(super) fn start(devices: Arc<[Arc<Shared>]>, source: Source) -> io::Result<Self> {
+        let (link, end) = (Mutex::default(), WakeEvent::new()?);
+        let front_ends = Arc::new(FrontEnds { devices, link, end });
+        let ours = Arc::clone(&front_ends);
         let (ends, ended) = mpsc::channel();
         let thread =
             std::thread::Builder::new().name("pagewire-vhost".into()).spawn(move || {
                 ours.run(source);
                 drop(ends);
             })?;
-        Ok(Self { shared, thread: Some(thread), ended })
+        Ok(Self { front_ends, thread: Some(thread), ended: Mutex::new(ended) })
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    /// The devices that the thread serves.
+    pub(super) fn devices(&self) -> &Arc<[Arc<Shared>]> {
+        &self.front_ends.devices
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        let mut link = self.shared.link();
+        let mut link = self.front_ends.link();
         link.ending = true;
         if let Some(stream) = &link.stream {
             // Ends a read that waits for the rest of a message.
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
         drop(link);
-        self.shared.end.wake();
-        match (self.ended.recv_timeout(ENDING), self.thread.take()) {
+        self.front_ends.end.wake();
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        match (ended.recv_timeout(ENDING), self.thread.take()) {
             (Err(RecvTimeoutError::Disconnected), Some(thread)) => drop(thread.join()),
             // The thread ends when it can.
             _ => {
@@ -181,36 +119,17 @@ impl Drop for Control {
     }
 }
 
-impl Deref for InUse<'_> {
-    type Target = Session;
-
-    fn deref(&self) -> &Session {
-        &self.session
-    }
-}
-
-impl DerefMut for InUse<'_> {
-    fn deref_mut(&mut self) -> &mut Session {
-        &mut self.session
-    }
-}
-
-impl Drop for Wake<'_> {
-    fn drop(&mut self) {
-        self.0.wake();
-    }
-}
-
-impl Shared {
+impl FrontEnds {
     fn run(&self, mut source: Source) {
-        let mut pace = self.port_state.allowance.pace();
-        while !self.ends_before_turn(&pace)
+        let Some(first) = self.devices.first() else { return };
+        let mut pace = first.port_state.allowance.pace();
+        while !self.ends_before_turn(first, &pace)
             && let Some(stream) = self.next(&mut source)
         {
             pace.note(Instant::now());
             self.serve(stream);
             if matches!(source, Source::Spent) {
-                self.session().spend();
+                self.devices.iter().for_each(|device| device.session().spend());
             }
             // A front end that hangs up at once is not called again without a pause.
             if matches!(source, Source::Connect(_)) && self.ends_before(None) {
@@ -263,13 +182,12 @@ impl Shared {
     }
 
     /// Waits until one more front end may connect; `true`: the device ended meanwhile.
-    fn ends_before_turn(&self, pace: &Pace) -> bool {
-        let first = pace.wait(Instant::now());
-        if first.is_zero() {
+    fn ends_before_turn(&self, device: &Shared, pace: &Pace) -> bool {
+        let mut left = pace.wait(Instant::now());
+        if left.is_zero() {
             return false;
         }
-        self.session().counters.waited += 1;
-        let mut left = first;
+        device.session().counters.waited += 1;
         while !left.is_zero() {
             if self.ends_within(None, Some(left)) {
                 return true;
@@ -295,8 +213,9 @@ impl Shared {
 
     /// Handles the message that enables a ring before any features were chosen, which QEMU sends at
     /// its device's reset and the library refuses; `false`: the next message is another.
-    fn enables_early(&self, stream: &UnixStream) -> bool {
-        if self.session().has(features::PROTOCOL_FEATURES) {
+    fn enables_early(&self, front_end: &Mutex<FrontEnd>, stream: &UnixStream) -> bool {
+        let front_end = || front_end.lock().unwrap_or_else(PoisonError::into_inner);
+        if front_end().has(features::PROTOCOL_FEATURES) {
             return false;
         }
         // Header: request, flags, bytes that follow; then the ring and its state.
@@ -316,11 +235,8 @@ impl Shared {
             return false;
         }
         let (index, state) = (word(&message, 12), word(&message, 16));
-        let mut session = self.session();
-        let done = session.set_vring_enable(index, state == 1).is_ok();
-        let replies = session.replies();
-        drop(session);
-        if replies && word(&message, 4) & NEED_REPLY != 0 {
+        let done = front_end().set_vring_enable(index, state == 1).is_ok();
+        if front_end().replies() && word(&message, 4) & NEED_REPLY != 0 {
             let words = [request, VERSION | REPLY, 8, u32::from(!done), 0];
             let reply: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             // A failed send means that it is gone, which the next message reports.
@@ -343,34 +259,23 @@ impl Shared {
         if stream.set_nonblocking(false).is_err() {
             return;
         }
-        self.session().begin();
+        let Some(front_end) = FrontEnd::new(Arc::clone(&self.devices)) else { return };
+        let front_end = Arc::new(Mutex::new(front_end));
         tracing::debug!(fd = stream.as_raw_fd(), "vhost-user: a front end connected");
-        let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&self.session));
+        let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&front_end));
         let error = loop {
-            if self.enables_early(&early) {
+            if self.enables_early(&front_end, &early) {
                 continue;
             }
-            // The library has the session in use, and the device may want it.
-            let handled = handler.handle_request();
-            self.wake();
-            if let Err(error) = handled {
+            if let Err(error) = handler.handle_request() {
                 break error;
             }
         };
-        let mut session = self.session();
-        match error {
-            Error::Disconnected | Error::SocketBroken(_) | Error::PartialMessage => {}
-            error => {
-                session.counters.bad_messages += 1;
-                let why = session.refused.take().unwrap_or_else(|| error.to_string());
-                tracing::warn!("vhost-user: the front end was disconnected: {why}");
-                session.refused = Some(why);
-                // The front end is still there, and counts from what is returned when it reconnects.
-                session.surrender();
-            }
-        }
-        session.end();
-        drop(session);
+        let refused = match error {
+            Error::Disconnected | Error::SocketBroken(_) | Error::PartialMessage => None,
+            error => Some(error.to_string()),
+        };
+        front_end.lock().unwrap_or_else(PoisonError::into_inner).end(refused);
         self.link().stream = None;
         tracing::debug!("vhost-user: the front end is gone");
     }

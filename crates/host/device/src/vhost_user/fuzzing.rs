@@ -6,22 +6,24 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pagewire_mem::{CopyLedger, Gso, GsoKind, PacketBuf, Region, TxChecksum};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use vhost::vhost_user::{BackendReqHandler, VhostUserBackendReqHandlerMut};
+use vhost::vhost_user::BackendReqHandler;
 
-use super::allowance::FrontEndLimits;
+use super::allowance::{Allowance, FrontEndLimits};
 use super::double::layout;
 use super::events::Events;
 use super::features;
+use super::front_end::FrontEnd;
 use super::limits::MAX_FRAME;
 use super::memory::Announced;
 use super::port_state::PortState;
 use super::receive::Receiver;
 use super::session::Session;
+use super::shared::Shared;
 use super::transmit::Sender;
 use super::vring::Addresses;
 use super::window::Window;
@@ -58,8 +60,9 @@ impl Bench {
         let mut config = PortConfig::new(Medium::Ethernet);
         config.pool_bytes = MIN_POOL_BYTES;
         let receiver = Receiver::new(Port::new(config).ok()?, 200);
-        let port_state = PortState::new(&wake, 1, FrontEndLimits::default(), false).ok()?;
-        let mut session = Session::new(features::offered(1), &events, &port_state);
+        let allowance = Allowance::new(FrontEndLimits::default(), false);
+        let port_state = PortState::new(&wake, 1, &allowance, false).ok()?;
+        let mut session = Session::new(&events, &port_state);
         session.features = features & features::offered(1);
         let region = Region::memfd_shared("fuzz", MEMORY).ok()?;
         let file = File::from(region.fd()?.try_clone_to_owned().ok()?);
@@ -161,7 +164,13 @@ pub fn virtqueue(data: &[u8]) {
 pub fn messages(data: &[u8]) {
     let Some(bench) = Bench::new(0) else { return };
     let Ok((ours, theirs)) = UnixStream::pair() else { return };
-    let session = Arc::new(Mutex::new(bench.session));
+    let memory = bench.session.memory.clone();
+    let device = Arc::new(Shared::new(bench.session));
+    let Some(mut front_end) = FrontEnd::new([Arc::clone(&device)].into()) else { return };
+    if front_end.replace_memory(Ok(memory)).is_err() {
+        return;
+    }
+    let front_end = Arc::new(Mutex::new(front_end));
     let mut rest = data;
     // Bytes that the kernel would not take without a reader are left out.
     let mut room = 1 << 14;
@@ -175,15 +184,15 @@ pub fn messages(data: &[u8]) {
     }
     // Ends a message that is shorter than announced.
     let _ = theirs.shutdown(std::net::Shutdown::Write);
-    let mut handler = BackendReqHandler::from_stream(ours, Arc::clone(&session));
+    let mut handler = BackendReqHandler::from_stream(ours, Arc::clone(&front_end));
     while handler.handle_request().is_ok() {}
-    let mut session = session.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut session = device.session();
     // A burst does no harm, with any setup.
     let (mut frames, mut counters) = (VecDeque::new(), DeviceCounters::default());
     let mut receiver = bench.receiver;
     let mut ledger = CopyLedger::new();
     receiver.receive(&mut session, 0, 64, (&mut counters, &mut ledger), &mut frames);
-    let _ = session.get_vring_base(1);
+    let _ = session.stop(1);
     session.end();
 }
 

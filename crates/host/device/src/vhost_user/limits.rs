@@ -52,6 +52,9 @@ pub const LOOK: core::time::Duration = core::time::Duration::from_millis(1);
 /// Flows whose queue pair is remembered (Virtio 1.2, section 5.1.6.5.6.1), one byte each.
 pub const FLOWS: usize = 256;
 
+/// Frames of devices without a running queue pair that wait for the first device of their port.
+pub const SPILLED_FRAMES: usize = 1024;
+
 /// Requests that a context of asynchronous I/O has room for; the system has 65,536 in all.
 pub const NOTICES: u32 = 32;
 

@@ -59,6 +59,11 @@ impl Memory {
         Self { slots: Vec::new(), allowance: Arc::clone(allowance) }
     }
 
+    /// Memory without regions, within the same limits.
+    pub(super) fn emptied(&self) -> Self {
+        Self::new(&self.allowance)
+    }
+
     /// Maps one more region.
     pub(super) fn add(&mut self, about: Announced, file: File) -> Result<(), MemoryError> {
         let Announced { guest, user, len, offset } = about;

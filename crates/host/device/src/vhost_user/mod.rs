@@ -8,9 +8,13 @@
 //!   guest's RX ring <-- transmit <---------- stack     device thread
 //! ```
 //!
+//! A port has one device, or [several](VhostUserBuilder::listen_queues) for a host of several cores. Each
+//! has a session with rings of its own, and they have the front end in common.
+//!
 //! Read [`VhostUser`]'s `Device` implementation first, then `receive` and `transmit`; under them
 //! `chain` and `vring`, at the bottom `virtqueue` and `window` (all access to the guest's memory);
-//! `returned` for descriptors that fragments hold; `session`, `control` and `memory` for messages.
+//! `returned` for descriptors that fragments hold; `control`, `front_end`, `session` and `memory` for
+//! messages.
 //!
 //! Nothing that the guest writes is trusted, and no message. Invalid input of a guest costs the
 //! frame or, where the ring itself is invalid, the ring; that of a front end costs the session;
@@ -18,7 +22,7 @@
 //! (QEMU's `memory-backend-memfd` is), because a page that vanishes would kill the process that
 //! touches it: memory that cannot be sealed is refused. So are huge pages: a hole punched into them
 //! does the same where no page is left to fill it. Eventfds are signalled in a way that cannot wait
-//! (`aio`), and the device never waits for the control thread (`control.rs`, `Shared::look`). The
+//! (`aio`), and the device never waits for the control thread (`Shared::try_session`). The
 //! resources of all sessions of a port together are limited ([`FrontEndLimits`]). A
 //! [trusted](VhostUserBuilder::trust_front_end) front end may use huge pages.
 
@@ -32,6 +36,7 @@ mod counters;
 pub mod double;
 mod events;
 mod features;
+mod front_end;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzzing;
 pub mod limits;
@@ -40,6 +45,8 @@ mod port_state;
 mod receive;
 mod returned;
 mod session;
+mod shared;
+mod spill;
 #[cfg(test)]
 mod tests;
 mod transmit;
@@ -55,11 +62,14 @@ use pagewire_mem::{CopyLedger, Instant, PacketBuf, PoolAudit};
 
 pub use allowance::FrontEndLimits;
 pub use builder::VhostUserBuilder;
-use control::{Control, Shared};
+use control::Control;
 pub use counters::VhostCounters;
 use events::Events;
 use limits::{ENDING, SIGNAL_RETRY};
 use receive::Receiver;
+use session::Session;
+use shared::Shared;
+use spill::SpillEnd;
 use transmit::Sender;
 use vring::Vring;
 
@@ -74,7 +84,10 @@ use pagewire_mem::link::Capabilities;
 /// fragments of its memory, whose descriptors it gets back when the last fragment is dropped, on any
 /// thread and in any order; the shared memory stays mapped for them even when the guest is gone.
 pub struct VhostUser {
-    control: Control,
+    shared: Arc<Shared>,
+    /// The thread of all devices of the port.
+    control: Arc<Control>,
+    spill: SpillEnd,
     capabilities: Capabilities,
     events: Arc<Events>,
     receiver: Receiver,
@@ -87,9 +100,9 @@ pub struct VhostUser {
     retry_at: Option<Instant>,
 }
 
-/// A view of a [`VhostUser`], while a host has it.
+/// A view of a port, while a host has its devices.
 #[derive(Clone)]
-pub struct VhostMonitor(Arc<Shared>);
+pub struct VhostMonitor(Arc<[Arc<Shared>]>);
 
 impl VhostUser {
     /// Listens at `path`; everything else as the builder's defaults.
@@ -105,28 +118,9 @@ impl VhostUser {
         VhostUserBuilder::default()
     }
 
-    /// A view of counts and state, while a host has the device.
+    /// A view of counts and state of the port, of all its devices together, while a host has the device.
     pub fn monitor(&self) -> VhostMonitor {
-        VhostMonitor(Arc::clone(self.control.shared()))
-    }
-
-    fn over(
-        control: Control,
-        capabilities: Capabilities,
-        events: Arc<Events>,
-        receiver: Receiver,
-    ) -> Self {
-        Self {
-            control,
-            capabilities,
-            events,
-            receiver,
-            sender: Sender::new(),
-            counters: DeviceCounters::default(),
-            next: 0,
-            armed: false,
-            retry_at: None,
-        }
+        VhostMonitor(Arc::clone(self.control.devices()))
     }
 
     /// The port that receives frames: its hook, its counts, its place in a table.
@@ -143,32 +137,44 @@ impl VhostUser {
 impl VhostMonitor {
     /// Whether a front end is connected.
     pub fn is_connected(&self) -> bool {
-        self.0.session().connected
+        self.first(|session| session.connected).unwrap_or_default()
     }
 
-    /// Whether the guest's driver has set up a pair of rings that may run.
+    /// Whether the guest's driver has set up a pair of rings that may run: the first.
     pub fn is_up(&self) -> bool {
-        let session = self.0.session();
-        session.vrings.iter().take(2).all(|vring| vring.running().is_some())
+        let is_up = |session: &mut Session| {
+            session.vrings.iter().take(2).all(|vring| vring.running().is_some())
+        };
+        self.first(is_up).unwrap_or_default()
     }
 
     /// Counts so far.
     pub fn counters(&self) -> VhostCounters {
-        let session = self.0.session();
-        let held = session.vrings.iter().map(|vring| u64::from(vring.held())).sum();
-        let (bytes, mappings) = session.port_state.allowance.used();
-        let (mapped_bytes, mappings) = (bytes as u64, mappings as u64);
-        VhostCounters { held, mapped_bytes, mappings, ..session.counters }
+        let mut sum = VhostCounters::default();
+        for device in self.0.iter() {
+            let session = device.session();
+            sum.add(&session.counters);
+            sum.held += session.vrings.iter().map(|vring| u64::from(vring.held())).sum::<u64>();
+        }
+        let used = self.first(|session| session.port_state.allowance.used());
+        let (bytes, mappings) = used.unwrap_or_default();
+        VhostCounters { mapped_bytes: bytes as u64, mappings: mappings as u64, ..sum }
     }
 
     /// The port's counts, as of the last burst.
     pub fn port_counters(&self) -> PortCounters {
-        self.0.session().port
+        let mut sum = PortCounters::default();
+        self.0.iter().for_each(|device| sum.add(&device.session().port));
+        sum
     }
 
     /// Why the last front end was disconnected, if it was.
     pub fn refused(&self) -> Option<String> {
-        self.0.session().refused.clone()
+        self.first(|session| session.refused.clone()).flatten()
+    }
+
+    fn first<T>(&self, look: impl FnOnce(&mut Session) -> T) -> Option<T> {
+        self.0.first().map(|device| look(&mut device.session()))
     }
 }
 
@@ -188,7 +194,10 @@ impl Device for VhostUser {
             return Ok(());
         }
         // The session's holder wakes the device when done; until then the frames wait.
-        let Some(mut session) = self.control.shared().try_session() else { return Ok(()) };
+        let Some(mut session) = self.shared.try_session() else { return Ok(()) };
+        if !session.has_receiver() && self.spill.give(frames) {
+            return Ok(());
+        }
         self.sender.send_all(&mut session, frames, &mut self.counters, ledger);
         self.retry_at = session.has_pending_signals().then(|| now + SIGNAL_RETRY);
         Ok(())
@@ -203,7 +212,7 @@ impl Device for VhostUser {
     ) -> Result<usize, DeviceError> {
         self.receiver.port.end_turn();
         self.receiver.blocked = false;
-        let Some(mut session) = self.control.shared().try_session() else { return Ok(0) };
+        let Some(mut session) = self.shared.try_session() else { return Ok(0) };
         if session.has_pending_signals() {
             session.retry_signals();
         }
@@ -224,7 +233,8 @@ impl Device for VhostUser {
             }
         }
         let port = &mut self.receiver.port;
-        self.sender.send_returned(&mut session, port, &mut self.counters, ledger);
+        self.sender.collect_returned(port, &self.spill);
+        self.sender.send_returned(&mut session, &mut self.counters, ledger);
         if looked > 0 {
             session.port = *self.receiver.port.counters();
         }
@@ -246,9 +256,9 @@ impl Device for VhostUser {
     fn arm(&mut self) -> bool {
         self.armed = true;
         let mut ready = self.receiver.blocked && self.receiver.port.wait_for_room();
-        let Some(mut session) = self.control.shared().try_session() else { return ready };
+        let Some(mut session) = self.shared.try_session() else { return ready };
         // The list of returned heads reports its first entry only.
-        ready |= self.sender.has_returned(&self.receiver.port);
+        ready |= self.sender.has_returned(&self.receiver.port, &self.spill);
         for (index, vring) in session.vrings.iter_mut().enumerate() {
             if index % 2 == 1 {
                 // A blocked one has frames, which can wait.
@@ -268,7 +278,7 @@ impl Device for VhostUser {
         }
         self.events.clear();
         self.counters.syscalls += 1;
-        if let Some(mut session) = self.control.shared().try_session() {
+        if let Some(mut session) = self.shared.try_session() {
             session.vrings.iter_mut().for_each(Vring::disarm);
         }
     }
@@ -290,7 +300,7 @@ impl Drop for VhostUser {
     /// Returns all descriptors to the guest, so that its driver and the next device agree on the
     /// rings' positions. Remaining fragments stay mapped, but the guest may write there now.
     fn drop(&mut self) {
-        if let Some(mut session) = self.control.shared().wait(ENDING) {
+        if let Some(mut session) = self.shared.wait(ENDING) {
             session.surrender();
         }
     }

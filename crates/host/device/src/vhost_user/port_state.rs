@@ -1,9 +1,9 @@
-//! [`PortState`]: the state of a port that does not depend on its front end, made once and shared by its rings.
+//! [`PortState`]: the state of a device that does not depend on its front end, made once and shared by its rings.
 
 use std::io;
 use std::sync::Arc;
 
-use super::allowance::{Allowance, FrontEndLimits};
+use super::allowance::Allowance;
 use super::events::Signals;
 use crate::wake_event::WakeEvent;
 
@@ -14,7 +14,7 @@ pub(super) struct PortState {
     /// Wakes guests.
     pub(super) signals: Signals,
     pub(super) allowance: Arc<Allowance>,
-    /// Pairs of queues.
+    /// Pairs of queues of the device.
     pub(super) pairs: usize,
 }
 
@@ -23,11 +23,11 @@ impl PortState {
     pub(super) fn new(
         wake: &Arc<WakeEvent>,
         pairs: usize,
-        limits: FrontEndLimits,
+        allowance: &Arc<Allowance>,
         trusted: bool,
     ) -> io::Result<Arc<Self>> {
         let (wake, signals) = (Arc::clone(wake), Signals::new(trusted)?);
-        let allowance = Allowance::new(limits, trusted);
+        let allowance = Arc::clone(allowance);
         Ok(Arc::new(Self { wake, signals, allowance, pairs }))
     }
 }

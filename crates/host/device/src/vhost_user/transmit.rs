@@ -10,6 +10,7 @@ use super::features;
 use super::limits::{FLOWS, GUEST_HEADER, MAX_FRAME};
 use super::memory::{Memory, Piece};
 use super::session::Session;
+use super::spill::SpillEnd;
 use crate::limits::{MAX_CUT_FRAMES, VNET_HEADER};
 use crate::port::Port;
 use crate::{DeviceCounters, vnet};
@@ -135,18 +136,22 @@ impl Sender {
         short
     }
 
-    /// Sends what hooks sent here, and takes no more from the port while frames wait for room.
+    /// Takes frames that hooks and other devices sent here, but none while frames wait for room.
+    pub(super) fn collect_returned(&mut self, port: &mut Port, spill: &SpillEnd) {
+        if self.returned.is_empty() {
+            port.poll_transmit(&mut self.returned);
+            spill.take(&mut self.returned);
+        }
+    }
+
+    /// Sends these frames as far as there is room.
     pub(super) fn send_returned(
         &mut self,
         session: &mut Session,
-        port: &mut Port,
         counters: &mut DeviceCounters,
         ledger: &mut CopyLedger,
     ) {
         let mut returned = std::mem::take(&mut self.returned);
-        if returned.is_empty() {
-            port.poll_transmit(&mut returned);
-        }
         self.short_returned = None;
         if !returned.is_empty() {
             self.short_returned = self.send_what_fits(session, &mut returned, counters, ledger);
@@ -167,9 +172,9 @@ impl Sender {
             .filter_map(move |(short, seen)| (short == pair).then_some(seen))
     }
 
-    /// Whether the port has frames that can be taken from it now: none before them waits.
-    pub(super) fn has_returned(&self, port: &Port) -> bool {
-        self.returned.is_empty() && port.has_transmit()
+    /// Whether there are frames that can be taken now: none before them waits.
+    pub(super) fn has_returned(&self, port: &Port, spill: &SpillEnd) -> bool {
+        self.returned.is_empty() && (port.has_transmit() || spill.has_frames())
     }
 
     /// Notes the pair that a flow came by.

@@ -32,7 +32,7 @@ pub(crate) struct NetOptions {
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 
-    /// Most pairs of queues that a virtual machine may use, 1 to 64 [default: 1]
+    /// Most pairs of queues that a virtual machine may use, 1 to 64 [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) queues: Option<u8>,
 

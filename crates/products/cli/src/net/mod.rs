@@ -217,9 +217,9 @@ pub(crate) fn open(
 
     let (queues, port) = match options.link {
         NetLink::VhostUser => {
-            let port = vhost_user(options, memory)?;
-            let monitor = port.monitor();
-            (vec![Box::new(port) as Box<dyn Device>], Some(monitor))
+            let ports = vhost_user(options, cores, memory)?;
+            let monitor = ports.first().map(VhostUser::monitor);
+            (boxed(ports), monitor)
         }
         NetLink::Tap | NetLink::Pair => (tap_queues(options, cores, memory)?, None),
     };
@@ -289,16 +289,10 @@ fn tap_queues(
     cores: usize,
     memory: Option<u64>,
 ) -> Result<Vec<Box<dyn Device>>, Failure> {
-    let is_wrapped = options.fault.is_some() || options.pcap.is_some() || options.dhcp.is_some();
-    if cores > 1 && !is_wrapped {
+    if cores > 1 && !is_wrapped(options) {
         let of_each = memory.map(|bytes| bytes / cores as u64);
         match tap_builder(options, of_each).open_queues(cores) {
-            Ok(queues) => {
-                return Ok(queues
-                    .into_iter()
-                    .map(|tap| Box::new(tap) as Box<dyn Device>)
-                    .collect());
-            }
+            Ok(queues) => return Ok(boxed(queues)),
             // The error of the next try, if there is one, is that of a tap which is of no use at all.
             Err(error) => tracing::info!(%error, "the cores share one queue"),
         }
@@ -306,16 +300,34 @@ fn tap_queues(
     Ok(vec![Box::new(tap_builder(options, memory).open()?)])
 }
 
-fn vhost_user(options: &NetOptions, memory: Option<u64>) -> Result<VhostUser, Failure> {
+/// Whether something is around the device, which has one queue then.
+fn is_wrapped(options: &NetOptions) -> bool {
+    options.fault.is_some() || options.pcap.is_some() || options.dhcp.is_some()
+}
+
+fn boxed<D: Device + 'static>(devices: Vec<D>) -> Vec<Box<dyn Device>> {
+    devices.into_iter().map(|device| Box::new(device) as Box<dyn Device>).collect()
+}
+
+/// A virtual machine's port: a device for each core, as far as there are queue pairs, or one for all if something is
+/// around the device.
+fn vhost_user(
+    options: &NetOptions,
+    cores: usize,
+    memory: Option<u64>,
+) -> Result<Vec<VhostUser>, Failure> {
+    let pairs = options.queues.map_or(cores, usize::from);
+    let devices = if is_wrapped(options) { 1 } else { cores.min(pairs) };
+    let memory = memory.map(|bytes| bytes / devices as u64);
     let path = options.socket.as_deref().unwrap_or(Path::new(""));
     let port = VhostUser::builder().trust_front_end(options.trust_front_end);
     let port = with(port, mtu(options), VhostUserBuilder::mtu);
     let port = with(port, memory.map(bytes), VhostUserBuilder::pool_bytes);
-    let port = with(port, options.queues.map(Into::into), VhostUserBuilder::queue_pairs);
+    let port = port.queue_pairs(pairs);
     let port = with(port, options.mac, VhostUserBuilder::mac);
     let least = options.by_reference_from.map(bytes);
     let port = with(port, least, VhostUserBuilder::by_reference_from);
-    port.listen(path).map_err(|error| socket_failure(path, error))
+    port.listen_queues(path, devices).map_err(|error| socket_failure(path, error))
 }
 
 /// Options of one kind of link, given with another.

@@ -74,7 +74,7 @@ read answer
 /// A guest that asks itself, by way of the proxy, over two connections at once.
 const BY_PROXY: &str = r#"
 fail() { echo "= failed: $1"; exit 1; }
-dhcp eth0 || fail "no address by DHCP"
+ADDRESS || fail "no address"
 set -- /sys/class/net/eth0/queues/rx-*
 echo "= queues $#"
 mkdir /tmp/www
@@ -377,7 +377,36 @@ fn a_debian_guest_with_two_pairs_of_queues_reaches_itself_by_way_of_a_proxy() {
     proxy.stderr(Stdio::piped());
     let proxy = Running::saying(&mut proxy, "forwarding 10.77.0.2:80 to");
 
-    let mut guest = Guest::boot(dir.path(), &socket, 2, BY_PROXY);
+    let script = BY_PROXY.replace("ADDRESS", "dhcp eth0");
+    let mut guest = Guest::boot(dir.path(), &socket, 2, &script);
+    assert_eq!(guest.hear("queues"), "2");
+    guest.hear("came back");
+    guest.ends_well();
+    let report = proxy.stop("INT");
+    println!("{report}");
+    assert_eq!(counter(&report, "sessions"), 1, "the guest's driver was never cut off: {report}");
+    assert!(!report.contains(" bad_"), "nothing that only liars do: {report}");
+    assert_eq!(counter(&report, "connected"), 2, "{report}");
+}
+
+/// Each core has a pair of the guest's queues.
+#[test]
+fn a_debian_guest_reaches_itself_by_way_of_a_proxy_on_two_cores() {
+    if !can_boot() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("port");
+    let mut proxy = pagewire_testkit::command(PAGEWIRE);
+    proxy.args(["proxy", "--link", "vhost-user", "--cores", "2", "--socket"]).arg(&socket);
+    proxy.args(["--addr", "10.77.0.2/24", "--stats"]);
+    proxy.args(["--listen", "10.77.0.2:80", "--to", "10.77.0.9:8080"]);
+    proxy.stderr(Stdio::piped());
+    let proxy = Running::saying(&mut proxy, "forwarding 10.77.0.2:80 to");
+
+    let address = "ip addr add 10.77.0.9/24 dev eth0 && ip link set eth0 up";
+    let script = BY_PROXY.replace("ADDRESS", address);
+    let mut guest = Guest::boot(dir.path(), &socket, 2, &script);
     assert_eq!(guest.hear("queues"), "2");
     guest.hear("came back");
     guest.ends_well();

@@ -115,7 +115,7 @@ fn a_device_whose_session_is_in_use_does_not_wait_and_is_woken_when_it_is_free()
     rig.device.disarm();
     assert!(rig.guest.send(&udp(60)));
     let monitor = rig.monitor.clone();
-    let in_use = monitor.0.session();
+    let in_use = monitor.0[0].session();
     assert!(rig.receive().is_empty());
     assert_eq!(rig.transmit([packet(&udp(60), 42)]).len(), 1, "it stays with the sender");
     assert!(!rig.device.arm() && !is_ready(&rig.device));
@@ -124,7 +124,7 @@ fn a_device_whose_session_is_in_use_does_not_wait_and_is_woken_when_it_is_free()
     rig.device.disarm();
     assert_eq!(rig.receive().len(), 1);
     assert!(rig.transmit([packet(&udp(60), 42)]).is_empty());
-    drop(monitor.0.session());
+    drop(monitor.0[0].session());
     assert!(!is_ready(&rig.device), "who did not miss it is not woken");
 }
 
@@ -132,7 +132,7 @@ fn a_device_whose_session_is_in_use_does_not_wait_and_is_woken_when_it_is_free()
 fn a_device_ends_although_its_front_end_holds_its_thread_up() {
     let rig = Rig::new(GuestConfig::default());
     let monitor = rig.monitor.clone();
-    let in_use = monitor.0.session();
+    let in_use = monitor.0[0].session();
     let began = Time::now();
     let device = rig.device;
     without_waiting(move || drop(device));

@@ -1,10 +1,14 @@
-//! Several queue pairs: frames come in by each, and a flow is answered by the pair that it came by.
+//! Several queue pairs: frames come in by each, and a flow is answered by the pair that it came by. Several devices
+//! have the pairs in turns.
 
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
 
 use super::super::double::Driver;
+use super::super::limits::SPILLED_FRAMES;
+use super::session::is_ready;
 use super::*;
+use crate::DeviceError;
 
 const SIZE: u16 = 32;
 /// Where the rings of the second pair lie: behind the small ones of the first.
@@ -15,7 +19,24 @@ const RECEIVE: usize = 32_768 + 16_384;
 fn rig() -> (Rig, Driver, Driver) {
     let builder = VhostUser::builder().queue_pairs(2);
     let mut rig = Rig::with(builder, GuestConfig { queue_size: SIZE, ..GuestConfig::default() });
-    let guest = &mut rig.guest;
+    let (receive, transmit) = second_pair(&mut rig.guest);
+    (rig, receive, transmit)
+}
+
+/// Two devices of one guest: the rig has the first.
+fn rig_of_two() -> (Rig, VhostUser, Driver, Driver) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let devices = VhostUser::builder().over_queues(ours, 2).unwrap();
+    let [device, second] = <[_; 2]>::try_from(devices).unwrap();
+    let config = GuestConfig { queue_size: SIZE, ..GuestConfig::default() };
+    let mut guest = Guest::over(theirs, config).unwrap();
+    let (receive, transmit) = second_pair(&mut guest);
+    let rig = Rig { monitor: device.monitor(), device, guest, ledger: CopyLedger::new() };
+    (rig, second, receive, transmit)
+}
+
+/// Starts the second pair; its drivers: receive, transmit.
+fn second_pair(guest: &mut Guest) -> (Driver, Driver) {
     // The second pair's buffers are those of the first pair's upper half.
     let transmit = (guest.transmit.buffer(SIZE / 2), 4096);
     let receive = (guest.receive.buffer(SIZE / 2), 1024);
@@ -23,7 +44,7 @@ fn rig() -> (Rig, Driver, Driver) {
     let receive = Driver::new(&guest.window, RECEIVE, SIZE / 2, receive).unwrap();
     guest.start_ring(2, &receive, RECEIVE, 0).unwrap();
     guest.start_ring(3, &transmit, TRANSMIT, 0).unwrap();
-    (rig, receive, transmit)
+    (receive, transmit)
 }
 
 /// Sends a frame by the second pair.
@@ -109,4 +130,100 @@ fn the_number_of_pairs_is_what_was_asked_for() {
     let (mut rig, ..) = rig();
     assert_eq!(rig.guest.frontend.get_queue_num().unwrap(), 2);
     assert!(rig.guest.frontend.set_vring_base(4, 0).is_err());
+}
+
+/// What a device receives, and sends to the guest without a frame that is left.
+fn received(device: &mut VhostUser) -> Vec<Vec<u8>> {
+    let mut frames = VecDeque::new();
+    device.receive(Instant::ZERO, &mut frames, 64, &mut CopyLedger::new()).unwrap();
+    frames.iter().map(all_bytes).collect()
+}
+
+/// Lets a device send so many frames; returns the number of those that are left.
+fn sent(device: &mut VhostUser, count: usize) -> usize {
+    let mut frames = (0..count).map(|_| packet(&udp(60), 42)).collect();
+    device.transmit(Instant::ZERO, &mut frames, &mut CopyLedger::new()).unwrap();
+    frames.len()
+}
+
+#[test]
+fn each_of_two_devices_has_a_pair() {
+    let (mut rig, mut second, mut receive, mut transmit) = rig_of_two();
+    assert_eq!(rig.guest.frontend.get_queue_num().unwrap(), 2);
+    assert!(rig.guest.frontend.set_vring_base(4, 0).is_err());
+    receive.offer(0);
+    receive.wants_kick(true);
+    send(&mut rig, &mut transmit, &udp(60));
+    assert!(rig.guest.send(&udp(61)));
+    assert_eq!(received(&mut second), [udp(60)]);
+    assert_eq!(received(&mut rig.device), [udp(61)]);
+    assert_eq!(sent(&mut second, 1), 0);
+    assert_eq!((receive.ring.used_index(), rig.guest.receive().is_none()), (1, true));
+    assert_eq!(sent(&mut rig.device, 1), 0);
+    assert_eq!((receive.ring.used_index(), rig.guest.receive().is_some()), (1, true));
+    assert!(rig.monitor.is_up() && second.monitor().is_up());
+}
+
+#[test]
+fn a_device_whose_pair_the_guest_does_not_use_leaves_frames_to_the_first() {
+    let (mut rig, mut second, ..) = rig_of_two();
+    rig.guest.frontend.set_vring_enable(2, false).unwrap();
+    rig.device.disarm();
+    assert!(!rig.device.arm());
+    assert_eq!(sent(&mut second, 3), 0);
+    assert!(rig.guest.receive().is_none() && is_ready(&rig.device), "the first is woken");
+    assert!(received(&mut rig.device).is_empty());
+    assert_eq!((0..4).map_while(|_| rig.guest.receive()).count(), 3);
+    assert_eq!((second.counters().tx_dropped_closed, rig.device.counters().tx_frames), (0, 3));
+}
+
+#[test]
+fn frames_that_are_left_to_the_first_device_are_bounded_and_dropped_without_a_guest() {
+    let (mut rig, mut second, ..) = rig_of_two();
+    for ring in [0, 2] {
+        rig.guest.frontend.set_vring_enable(ring, false).unwrap();
+    }
+    assert_eq!(sent(&mut second, SPILLED_FRAMES + 10), 10, "they stay with the sender");
+    assert_eq!(sent(&mut second, 1), 1);
+    received(&mut rig.device);
+    assert_eq!(rig.device.counters().tx_dropped_closed, SPILLED_FRAMES as u64);
+    assert_eq!(sent(&mut second, 1), 0);
+}
+
+#[test]
+fn all_devices_close_with_their_front_end() {
+    let (rig, mut second, ..) = rig_of_two();
+    let Rig { mut device, guest, .. } = rig;
+    drop(guest);
+    for device in [&mut device, &mut second] {
+        let mut close =
+            || device.receive(Instant::ZERO, &mut VecDeque::new(), 1, &mut CopyLedger::new());
+        while !matches!(close(), Err(DeviceError::Closed)) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn devices_and_pairs_that_do_not_fit_are_refused() {
+    let refused = |pairs: Option<usize>, devices| {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let builder = VhostUser::builder();
+        let builder = match pairs {
+            Some(pairs) => builder.queue_pairs(pairs),
+            None => builder,
+        };
+        builder.over_queues(ours, devices).unwrap_err().to_string()
+    };
+    assert_eq!(refused(None, 0), "vhost-user: 0 devices for 0 queue pairs");
+    assert_eq!(refused(Some(2), 3), "vhost-user: 3 devices for 2 queue pairs");
+    assert_eq!(refused(None, 65), "vhost-user: 65 devices for 65 queue pairs");
+}
+
+#[test]
+fn devices_have_the_pairs_in_turns() {
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    let devices = VhostUser::builder().queue_pairs(5).over_queues(ours, 3).unwrap();
+    let pairs: Vec<_> = devices.iter().map(|device| device.capabilities().queues).collect();
+    assert_eq!(pairs, [2, 2, 1]);
 }

@@ -127,14 +127,14 @@ fn room_that_comes_between_two_looks_is_room() {
     use super::super::transmit::Sent;
     let mut rig = Rig::new(GuestConfig { queue_size: 4, ..GuestConfig::default() });
     assert!(rig.transmit((0..4).map(|_| packet(&udp(60), 42))).is_empty());
-    let VhostUser { control, sender, .. } = &mut rig.device;
-    let mut session = control.shared().session();
+    let VhostUser { shared, sender, .. } = &mut rig.device;
+    let mut session = shared.session();
     let sent = sender.send(&mut session, 0, &packet(&udp(60), 42), &mut rig.ledger);
     drop(session);
     // The guest fills its ring here. It will not kick again before a frame arrives.
     assert_eq!(guest_frames(&mut rig).len(), 4);
     assert_eq!(sent, Sent::Later(0), "what was seen, not what is there now");
-    let mut session = rig.device.control.shared().session();
+    let mut session = rig.device.shared.session();
     let Sent::Later(seen) = sent else { panic!("there was no room") };
     assert!(session.vrings[0].arm(seen), "the device does not sleep");
 }
