@@ -93,7 +93,8 @@ impl VhostUserBuilder {
 
     /// As [`listen`](Self::listen), with several devices, which have the guest's queue pairs in turns: for
     /// a host of several cores, whose shards pass packets on to where they belong. Where the guest
-    /// uses fewer pairs than there are devices, the first device sends for the others.
+    /// uses fewer pairs than there are devices, the first device sends for the others. A device that is
+    /// dropped serves its pairs no longer, whatever the guest sends there: drop all together.
     ///
     /// # Errors
     /// As [`listen`](Self::listen); [`DeviceError::Config`] also if there are more devices than queue pairs, or
@@ -210,7 +211,7 @@ impl VhostUserBuilder {
         let parts = (0..devices).map(|number| {
             // Pairs are dealt in turns.
             let own = pairs.saturating_sub(number).div_ceil(devices);
-            self.parts(own, &allowance)
+            self.parts([own, pairs], &allowance)
         });
         let parts = parts.collect::<Result<Vec<_>, _>>()?;
         let all = parts.iter().map(|parts| Arc::clone(&parts.shared)).collect();
@@ -225,7 +226,9 @@ impl VhostUserBuilder {
             let Parts { shared, events, receiver } = parts;
             let spill = match (&first, number) {
                 (Some(spill), 0) if devices > 1 => SpillEnd::First(Arc::clone(spill)),
-                (Some(spill), 1..) => SpillEnd::Other(Arc::clone(spill)),
+                (Some(spill), 1..) => {
+                    SpillEnd::Other(Arc::clone(spill), Arc::clone(&shared.port_state.wake))
+                }
                 _ => SpillEnd::None,
             };
             VhostUser {
@@ -245,8 +248,8 @@ impl VhostUserBuilder {
         Ok(made.collect())
     }
 
-    /// The parts of a device with some queue pairs.
-    fn parts(&self, pairs: usize, allowance: &Arc<Allowance>) -> Result<Parts, DeviceError> {
+    /// The parts of a device: its queue pairs, and those of the port.
+    fn parts(&self, pairs: [usize; 2], allowance: &Arc<Allowance>) -> Result<Parts, DeviceError> {
         let wake = Arc::new(WakeEvent::new().map_err(descriptors)?);
         let events = Arc::new(Events::new(&wake).map_err(descriptors)?);
         let mut config = PortConfig::new(Medium::Ethernet);

@@ -38,13 +38,14 @@ pub(super) struct FrontEnd {
 impl FrontEnd {
     /// Begins a session of each device. There is at least one.
     pub(super) fn new(devices: Arc<[Arc<Shared>]>) -> Option<Self> {
-        devices.iter().for_each(|device| device.session().begin());
         let pairs = devices.iter().map(|device| device.port_state.pairs).sum();
         let memory = Memory::new(&devices.first()?.port_state.allowance);
         let offered = features::offered(pairs);
         let (features, protocol, refused) = (0, 0, None);
         let front_end = Self { devices, pairs, offered, features, protocol, memory, refused };
         front_end.first(|session| session.counters.sessions += 1);
+        // The first last: it says whether a front end is connected.
+        front_end.devices.iter().rev().for_each(|device| device.session().begin());
         Some(front_end)
     }
 
@@ -58,7 +59,8 @@ impl FrontEnd {
                 session.refused = Some(why.clone());
             });
         }
-        for device in self.devices.iter() {
+        self.memory = self.memory.emptied();
+        for device in self.devices.iter().rev() {
             let mut session = device.session();
             if refused.is_some() {
                 // The front end counts from what is returned when it reconnects.
@@ -125,8 +127,12 @@ impl FrontEnd {
         match memory {
             Ok(memory) => self.memory = memory,
             Err(error) => {
-                self.first(|session| session.counters.bad_memory += 1);
-                self.refused = Some(error.to_string());
+                let why = error.to_string();
+                self.refused = Some(why.clone());
+                self.first(|session| {
+                    session.counters.bad_memory += 1;
+                    session.refused = Some(why);
+                });
                 return Err(Error::InvalidParam);
             }
         }

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pagewire_mem::{CopyLedger, Gso, GsoKind, PacketBuf, Region, TxChecksum};
 use rustix::event::{EventfdFlags, eventfd};
@@ -54,16 +54,16 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(features: u64) -> Option<Self> {
+    fn new(features: u64, pairs: usize) -> Option<Self> {
         let wake = Arc::new(WakeEvent::new().ok()?);
         let events = Arc::new(Events::new(&wake).ok()?);
         let mut config = PortConfig::new(Medium::Ethernet);
         config.pool_bytes = MIN_POOL_BYTES;
         let receiver = Receiver::new(Port::new(config).ok()?, 200);
         let allowance = Allowance::new(FrontEndLimits::default(), false);
-        let port_state = PortState::new(&wake, 1, &allowance, false).ok()?;
+        let port_state = PortState::new(&wake, [pairs; 2], &allowance, false).ok()?;
         let mut session = Session::new(&events, &port_state);
-        session.features = features & features::offered(1);
+        session.features = features & features::offered(pairs);
         let region = Region::memfd_shared("fuzz", MEMORY).ok()?;
         let file = File::from(region.fd()?.try_clone_to_owned().ok()?);
         let about = Announced { guest: GUEST, user: USER, len: MEMORY as u64, offset: 0 };
@@ -105,7 +105,7 @@ pub fn virtqueue(data: &[u8]) {
         features::GUEST_USO6,
     ];
     let chosen = (0..).zip(bits).filter(|(at, _)| features >> at & 1 != 0);
-    let Some(mut bench) = Bench::new(chosen.fold(0, |all, (_, bit)| all | bit)) else { return };
+    let Some(mut bench) = Bench::new(chosen.fold(0, |all, (_, bit)| all | bit), 1) else { return };
     let (mut frames, mut held) = (VecDeque::new(), VecDeque::new());
     let _ = (bench.start(0), bench.start(1));
     // Each step: an action, an address in units of 8 bytes, a length, and that number of bytes.
@@ -158,15 +158,15 @@ pub fn virtqueue(data: &[u8]) {
     }
 }
 
-/// Sends a session the messages in `data`: code, flags, ancillary data, length, body. A front end
+/// Sends two devices the messages in `data`: code, flags, ancillary data, length, body. A front end
 /// that sends invalid messages is disconnected; no other harm is done. The messages' socket is the
 /// kernel's, their parser is the library's. Does nothing if no descriptor is available.
 pub fn messages(data: &[u8]) {
-    let Some(bench) = Bench::new(0) else { return };
+    let (Some(bench), Some(other)) = (Bench::new(0, 2), Bench::new(0, 1)) else { return };
     let Ok((ours, theirs)) = UnixStream::pair() else { return };
     let memory = bench.session.memory.clone();
-    let device = Arc::new(Shared::new(bench.session));
-    let Some(mut front_end) = FrontEnd::new([Arc::clone(&device)].into()) else { return };
+    let devices = [bench.session, other.session].map(|session| Arc::new(Shared::new(session)));
+    let Some(mut front_end) = FrontEnd::new(devices.to_vec().into()) else { return };
     if front_end.replace_memory(Ok(memory)).is_err() {
         return;
     }
@@ -186,14 +186,18 @@ pub fn messages(data: &[u8]) {
     let _ = theirs.shutdown(std::net::Shutdown::Write);
     let mut handler = BackendReqHandler::from_stream(ours, Arc::clone(&front_end));
     while handler.handle_request().is_ok() {}
-    let mut session = device.session();
-    // A burst does no harm, with any setup.
+    // Bursts do no harm, with any setup.
     let (mut frames, mut counters) = (VecDeque::new(), DeviceCounters::default());
-    let mut receiver = bench.receiver;
     let mut ledger = CopyLedger::new();
-    receiver.receive(&mut session, 0, 64, (&mut counters, &mut ledger), &mut frames);
-    let _ = session.stop(1);
-    session.end();
+    for (device, mut receiver) in devices.iter().zip([bench.receiver, other.receiver]) {
+        let mut session = device.session();
+        for pair in 0..2 {
+            receiver.receive(&mut session, pair, 64, (&mut counters, &mut ledger), &mut frames);
+        }
+        let _ = session.stop(1);
+    }
+    let mut front_end = front_end.lock().unwrap_or_else(PoisonError::into_inner);
+    front_end.end(None);
 }
 
 /// Sends one message; the lowest bits of `along` select the ancillary data.

@@ -3,7 +3,7 @@
 /// Most descriptors in a ring, a chain or an indirect table: QEMU's largest `tx_queue_size`.
 pub const MAX_QUEUE_SIZE: u16 = 1024;
 
-/// Most queue pairs of a device: a ring's number has eight bits (`VHOST_USER_SET_VRING_KICK`).
+/// Most queue pairs of a port: a ring's number has eight bits (`VHOST_USER_SET_VRING_KICK`).
 pub const MAX_QUEUE_PAIRS: usize = 64;
 
 /// Bytes of guest memory that a port maps at one time, held memory of former sessions included:
@@ -52,8 +52,9 @@ pub const LOOK: core::time::Duration = core::time::Duration::from_millis(1);
 /// Flows whose queue pair is remembered (Virtio 1.2, section 5.1.6.5.6.1), one byte each.
 pub const FLOWS: usize = 256;
 
-/// Frames of devices without a running queue pair that wait for the first device of their port.
-pub const SPILLED_FRAMES: usize = 1024;
+/// Frames of devices without a running queue pair that wait for the first device of their port: a burst.
+/// As many more may wait there for room.
+pub const SPILLED_FRAMES: usize = 64;
 
 /// Requests that a context of asynchronous I/O has room for; the system has 65,536 in all.
 pub const NOTICES: u32 = 32;

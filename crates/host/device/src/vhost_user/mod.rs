@@ -80,7 +80,7 @@ use pagewire_mem::link::Capabilities;
 /// A port for a virtual machine: the back end of a vhost-user network device.
 ///
 /// Front ends come and go; while none is there, or the guest's driver has not set its rings up, the
-/// link is down: frames to send are dropped and counted. Long frames of the guest are received as
+/// link is down: frames to send are dropped and counted, by the first device of the port for all. Long frames of the guest are received as
 /// fragments of its memory, whose descriptors it gets back when the last fragment is dropped, on any
 /// thread and in any order; the shared memory stays mapped for them even when the guest is gone.
 pub struct VhostUser {
@@ -196,6 +196,7 @@ impl Device for VhostUser {
         // The session's holder wakes the device when done; until then the frames wait.
         let Some(mut session) = self.shared.try_session() else { return Ok(()) };
         if !session.has_receiver() && self.spill.give(frames) {
+            self.sender.rest();
             return Ok(());
         }
         self.sender.send_all(&mut session, frames, &mut self.counters, ledger);
@@ -297,10 +298,14 @@ impl Device for VhostUser {
 }
 
 impl Drop for VhostUser {
-    /// Returns all descriptors to the guest, so that its driver and the next device agree on the
-    /// rings' positions. Remaining fragments stay mapped, but the guest may write there now.
+    /// Sends what other devices have left, and returns all descriptors to the guest, so that its driver and
+    /// the next device agree on the rings' positions. Remaining fragments stay mapped, but the guest may write there now.
     fn drop(&mut self) {
+        self.spill.close();
         if let Some(mut session) = self.shared.wait(ENDING) {
+            let ledger = &mut CopyLedger::new();
+            self.sender.collect_returned(&mut self.receiver.port, &self.spill);
+            self.sender.send_returned(&mut session, &mut self.counters, ledger);
             session.surrender();
         }
     }

@@ -14,20 +14,22 @@ pub(super) struct PortState {
     /// Wakes guests.
     pub(super) signals: Signals,
     pub(super) allowance: Arc<Allowance>,
-    /// Pairs of queues of the device.
+    /// Queue pairs of the device.
     pub(super) pairs: usize,
+    /// Queue pairs of all devices of the port.
+    pub(super) port_pairs: usize,
 }
 
 impl PortState {
-    /// Fails for untrusted front ends where the system cannot wake guests without waiting for them.
+    /// Of a device with `pairs` of the port's queue pairs. Fails for untrusted front ends where the system cannot wake guests without waiting for them.
     pub(super) fn new(
         wake: &Arc<WakeEvent>,
-        pairs: usize,
+        [pairs, port_pairs]: [usize; 2],
         allowance: &Arc<Allowance>,
         trusted: bool,
     ) -> io::Result<Arc<Self>> {
         let (wake, signals) = (Arc::clone(wake), Signals::new(trusted)?);
         let allowance = Arc::clone(allowance);
-        Ok(Arc::new(Self { wake, signals, allowance, pairs }))
+        Ok(Arc::new(Self { wake, signals, allowance, pairs, port_pairs }))
     }
 }

@@ -116,7 +116,7 @@ impl Session {
 
 /// # Messages
 ///
-/// Each returns `None` where the front end breaks the rules, and has counted that.
+/// Each returns `None` where the front end breaks the rules.
 impl Session {
     pub(super) fn vring(&mut self, index: usize) -> Option<&mut Vring> {
         self.vrings.get_mut(index)

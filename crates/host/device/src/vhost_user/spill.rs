@@ -2,7 +2,7 @@
 //! sends them. A guest may use fewer pairs than the port has.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pagewire_mem::PacketBuf;
 
@@ -11,9 +11,18 @@ use crate::wake_event::WakeEvent;
 
 /// Frames that the first device of a port is to send.
 pub(super) struct Spill {
-    frames: Mutex<VecDeque<PacketBuf>>,
+    waiting: Mutex<Waiting>,
     /// Wakes the first device.
     wake: Arc<WakeEvent>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    frames: VecDeque<PacketBuf>,
+    /// Devices that found no room, to be woken when there is some.
+    refused: Vec<Arc<WakeEvent>>,
+    /// The first device has ended.
+    closed: bool,
 }
 
 /// The side of a device.
@@ -22,41 +31,53 @@ pub(super) enum SpillEnd {
     None,
     /// The first of several.
     First(Arc<Spill>),
-    Other(Arc<Spill>),
+    /// Another, and what wakes it.
+    Other(Arc<Spill>, Arc<WakeEvent>),
 }
 
 impl Spill {
     pub(super) fn new(wake: &Arc<WakeEvent>) -> Arc<Self> {
-        Arc::new(Self { frames: Mutex::default(), wake: Arc::clone(wake) })
+        Arc::new(Self { waiting: Mutex::default(), wake: Arc::clone(wake) })
     }
 
-    /// Moves frames in as far as there is room. The others stay, as with a full ring.
-    fn give(&self, frames: &mut VecDeque<PacketBuf>) {
-        let mut spilled = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_empty = spilled.is_empty();
-        let count = frames.len().min(SPILLED_FRAMES.saturating_sub(spilled.len()));
-        spilled.extend(frames.drain(..count));
-        drop(spilled);
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves frames in as far as there is room. The others stay, as with a full ring. `false`: nobody takes
+    /// frames any more.
+    fn give(&self, frames: &mut VecDeque<PacketBuf>, giver: &Arc<WakeEvent>) -> bool {
+        let mut waiting = self.waiting();
+        if waiting.closed {
+            return false;
+        }
+        let was_empty = waiting.frames.is_empty();
+        let count = frames.len().min(SPILLED_FRAMES.saturating_sub(waiting.frames.len()));
+        waiting.frames.extend(frames.drain(..count));
+        if !frames.is_empty() && !waiting.refused.iter().any(|other| Arc::ptr_eq(other, giver)) {
+            waiting.refused.push(Arc::clone(giver));
+        }
+        drop(waiting);
         if was_empty {
             self.wake.wake();
         }
+        true
     }
 
     fn take(&self, into: &mut VecDeque<PacketBuf>) {
-        into.append(&mut self.frames.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-
-    fn has_frames(&self) -> bool {
-        !self.frames.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        let mut waiting = self.waiting();
+        into.append(&mut waiting.frames);
+        waiting.refused.drain(..).for_each(|giver| giver.wake());
     }
 }
 
 impl SpillEnd {
     /// Leaves frames to the first device; `false`: this device sends all itself.
     pub(super) fn give(&self, frames: &mut VecDeque<PacketBuf>) -> bool {
-        let Self::Other(spill) = self else { return false };
-        spill.give(frames);
-        true
+        match self {
+            Self::Other(spill, giver) => spill.give(frames, giver),
+            Self::None | Self::First(_) => false,
+        }
     }
 
     /// Takes the frames that other devices have left.
@@ -68,6 +89,13 @@ impl SpillEnd {
 
     /// Whether there are frames to take.
     pub(super) fn has_frames(&self) -> bool {
-        matches!(self, Self::First(spill) if spill.has_frames())
+        matches!(self, Self::First(spill) if !spill.waiting().frames.is_empty())
+    }
+
+    /// Lets other devices leave no further frames, if this is the first.
+    pub(super) fn close(&self) {
+        if let Self::First(spill) = self {
+            spill.waiting().closed = true;
+        }
     }
 }

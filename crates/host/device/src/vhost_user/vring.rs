@@ -353,7 +353,7 @@ impl HeldHeads {
     /// The state of a ring of `size` without held heads.
     fn new(size: u16, port_state: &PortState) -> Self {
         let heads = vec![0; usize::from(size)];
-        let share = port_state.allowance.ring(port_state.pairs);
+        let share = port_state.allowance.ring(port_state.port_pairs);
         let returns = ReturnedHeads::new(size, &port_state.wake, share);
         Self { heads, count: 0, descriptors: 0, returns }
     }

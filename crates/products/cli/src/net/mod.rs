@@ -300,6 +300,9 @@ fn tap_queues(
     Ok(vec![Box::new(tap_builder(options, memory).open()?)])
 }
 
+/// Least memory of a virtual machine's port for frames, in bytes.
+const LEAST_POOL: u32 = 1 << 20;
+
 /// Whether something is around the device, which has one queue then.
 fn is_wrapped(options: &NetOptions) -> bool {
     options.fault.is_some() || options.pcap.is_some() || options.dhcp.is_some()
@@ -318,7 +321,7 @@ fn vhost_user(
 ) -> Result<Vec<VhostUser>, Failure> {
     let pairs = options.queues.map_or(cores, usize::from);
     let devices = if is_wrapped(options) { 1 } else { cores.min(pairs) };
-    let memory = memory.map(|bytes| bytes / devices as u64);
+    let memory = memory.map(|bytes| (bytes / devices as u64).max(LEAST_POOL.into()));
     let path = options.socket.as_deref().unwrap_or(Path::new(""));
     let port = VhostUser::builder().trust_front_end(options.trust_front_end);
     let port = with(port, mtu(options), VhostUserBuilder::mtu);

@@ -178,6 +178,61 @@ fn a_device_whose_pair_the_guest_does_not_use_leaves_frames_to_the_first() {
 }
 
 #[test]
+fn a_device_that_leaves_its_frames_to_the_first_sleeps_whatever_its_own_ring_has() {
+    let (mut rig, mut second, mut receive, _transmit) = rig_of_two();
+    receive.wants_kick(true);
+    assert_eq!(sent(&mut second, 1), 1, "no buffer");
+    rig.guest.frontend.set_vring_enable(2, false).unwrap();
+    assert_eq!(sent(&mut second, 1), 0);
+    receive.offer(0);
+    assert!(!second.arm());
+}
+
+#[test]
+fn a_device_without_room_is_woken_when_the_first_has_taken_frames() {
+    let (mut rig, mut second, ..) = rig_of_two();
+    rig.guest.frontend.set_vring_enable(2, false).unwrap();
+    assert_eq!(sent(&mut second, SPILLED_FRAMES + 1), 1);
+    second.disarm();
+    assert!(!second.arm());
+    second.disarm();
+    assert!(!is_ready(&second));
+    received(&mut rig.device);
+    assert!(is_ready(&second));
+}
+
+#[test]
+fn frames_that_are_left_to_the_first_device_leave_with_it() {
+    let (mut rig, mut second, ..) = rig_of_two();
+    rig.guest.frontend.set_vring_enable(2, false).unwrap();
+    assert_eq!(sent(&mut second, 2), 0);
+    drop(rig.device);
+    assert_eq!((0..3).map_while(|_| rig.guest.receive()).count(), 2);
+    assert_eq!(sent(&mut second, 3), 0);
+    assert_eq!(second.counters().tx_dropped_closed, 3, "nobody sends them");
+}
+
+/// All pairs but the first have the same rings, and one device looks.
+#[test]
+fn each_of_many_devices_receives_by_reference() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut devices = VhostUser::builder().over_queues(ours, 8).unwrap();
+    let config = GuestConfig { queue_size: SIZE, ..GuestConfig::default() };
+    let mut guest = Guest::over(theirs, config).unwrap();
+    let (receive, mut transmit) = second_pair(&mut guest);
+    for pair in 2..8 {
+        guest.start_ring(2 * pair, &receive, RECEIVE, 0).unwrap();
+        guest.start_ring(2 * pair + 1, &transmit, TRANSMIT, 0).unwrap();
+    }
+    let mut last = devices.pop().unwrap();
+    let monitor = last.monitor();
+    let mut rig = Rig { monitor, device: devices.remove(0), guest, ledger: CopyLedger::new() };
+    send(&mut rig, &mut transmit, &udp(3000));
+    assert_eq!(received(&mut last), [udp(3000)]);
+    assert_eq!((rig.monitor.counters().referenced, rig.monitor.counters().copied), (1, 0));
+}
+
+#[test]
 fn frames_that_are_left_to_the_first_device_are_bounded_and_dropped_without_a_guest() {
     let (mut rig, mut second, ..) = rig_of_two();
     for ring in [0, 2] {
