@@ -5,11 +5,11 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::net::SendFlags;
-use rustix::net::sockopt::set_tcp_congestion;
+use rustix::net::sockopt::{set_socket_reuseaddr, set_tcp_congestion};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 
 use crate::failure::{Because, Failure};
 use crate::kit::machine::{Sides, joined, nap, pin};
@@ -171,6 +171,23 @@ pub(crate) fn connect(to: SocketAddr) -> Result<TcpStream, Failure> {
     connection.set_write_timeout(Some(PATIENCE)).because(SOCKET)?;
     set_cubic(&connection);
     Ok(connection)
+}
+
+/// Begins a connection over IPv4, from a given end or from one of the kernel's choice; calls on it do not wait. It may
+/// end at once.
+pub(crate) fn begin(from: Option<SocketAddr>, to: SocketAddr) -> io::Result<TcpStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+    let socket: OwnedFd = rustix::net::socket_with(family, kind, flags, None)?;
+    if let Some(from) = from {
+        // The last connection from there may not be over: the connect tells.
+        set_socket_reuseaddr(&socket, true)?;
+        rustix::net::bind(&socket, &from)?;
+    }
+    match rustix::net::connect(&socket, &to) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket.into()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 pub(crate) fn set_zerocopy(socket: impl AsFd) -> io::Result<()> {

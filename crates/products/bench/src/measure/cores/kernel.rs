@@ -3,8 +3,8 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
-use super::load::{Drive, Ends, Load, LoadPlan, connections, requests};
-use super::{CoresCase, CoresWork};
+use super::CoresCase;
+use super::load::{Drive, Ends, Load, LoadPlan, small};
 use crate::failure::{Because, Failure};
 use crate::kit::kernel::{listen, set_cubic};
 
@@ -32,7 +32,8 @@ pub(super) fn world(case: &CoresCase) -> Result<Vec<KernelEnds>, Failure> {
 }
 
 impl Ends for KernelEnds {
-    type Stream = TcpStream;
+    type Client = TcpStream;
+    type Server = TcpStream;
 
     /// Over loopback, the connection is established when the call returns: its packets need no other thread.
     fn start(&self, _: usize) -> io::Result<TcpStream> {
@@ -52,15 +53,12 @@ impl Ends for KernelEnds {
     }
 
     fn load(&self, plan: LoadPlan, drive: Drive<'_>) -> Result<Box<dyn Load<Self>>, Failure> {
-        match plan.work {
-            CoresWork::Requests => requests(self, plan.connections, drive),
-            CoresWork::Connections => Ok(connections(plan.connections)),
-            CoresWork::Bulk => Err(Failure::Failed("the kernel has no bulk by reference".into())),
-        }
+        small(self, &plan, drive)
     }
 }
 
-fn never_wait(stream: &TcpStream) -> io::Result<()> {
+/// Calls on this socket do not wait, and it does not delay bytes.
+pub(super) fn never_wait(stream: &TcpStream) -> io::Result<()> {
     set_cubic(stream);
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)

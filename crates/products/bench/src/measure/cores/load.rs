@@ -26,16 +26,19 @@ const CONNECTION: &str = "a connection of a core";
 
 /// Client and server of one core, whose calls never wait.
 pub(super) trait Ends {
-    type Stream: Read + Write;
+    /// The client's end of a connection.
+    type Client: Read + Write;
+    /// The server's end of a connection.
+    type Server: Read + Write;
 
     /// Begins a connection; those that are open at a time have different numbers.
-    fn start(&self, number: usize) -> io::Result<Self::Stream>;
+    fn start(&self, number: usize) -> io::Result<Self::Client>;
 
     /// Number of connections that can be told apart.
     fn numbers(&self) -> usize;
 
     /// The next connection that waits.
-    fn accept(&self) -> io::Result<Self::Stream>;
+    fn accept(&self) -> io::Result<Self::Server>;
 
     /// The load of the core, with all connections open that stay open. `drive` lets the ends work.
     fn load(&self, plan: LoadPlan, drive: Drive<'_>) -> Result<Box<dyn Load<Self>>, Failure>;
@@ -83,14 +86,28 @@ pub(super) trait Load<E: ?Sized> {
     fn server(&mut self, ends: &E) -> Result<u64, Failure>;
 }
 
-/// Requests, over connections that are opened now.
-pub(super) fn requests<E: Ends>(
+/// The load of ends that have no bulk by reference.
+pub(super) fn small<E: Ends>(
     ends: &E,
-    count: usize,
+    plan: &LoadPlan,
     drive: Drive<'_>,
 ) -> Result<Box<dyn Load<E>>, Failure>
 where
-    E::Stream: 'static,
+    E::Client: 'static,
+    E::Server: 'static,
+{
+    match plan.work {
+        CoresWork::Requests => requests(ends, plan.connections, drive),
+        CoresWork::Connections => Ok(connections(plan.connections)),
+        CoresWork::Bulk => Err(Failure::Failed("these ends have no bulk by reference".into())),
+    }
+}
+
+/// Requests, over connections that are opened now.
+fn requests<E: Ends>(ends: &E, count: usize, drive: Drive<'_>) -> Result<Box<dyn Load<E>>, Failure>
+where
+    E::Client: 'static,
+    E::Server: 'static,
 {
     let (mut clients, servers) = open(ends, count, drive)?;
     clients.iter_mut().try_for_each(send_message)?;
@@ -98,16 +115,18 @@ where
 }
 
 /// Connections for one request each, so many at a time.
-pub(super) fn connections<E: Ends>(count: usize) -> Box<dyn Load<E>>
+fn connections<E: Ends>(count: usize) -> Box<dyn Load<E>>
 where
-    E::Stream: 'static,
+    E::Client: 'static,
+    E::Server: 'static,
 {
     let (visits, chance) = ((0..count).map(|_| Visit::Over).collect(), FaultRng::new(1));
     Box::new(Connections { visits, chance, serving: Vec::new(), next: 0 })
 }
 
 impl Ends for CoreHosts {
-    type Stream = TcpStream;
+    type Client = TcpStream;
+    type Server = TcpStream;
 
     fn start(&self, number: usize) -> io::Result<TcpStream> {
         let local = self.locals.get(number).ok_or(ErrorKind::AddrNotAvailable)?;
@@ -128,19 +147,15 @@ impl Ends for CoreHosts {
     }
 
     fn load(&self, plan: LoadPlan, drive: Drive<'_>) -> Result<Box<dyn Load<Self>>, Failure> {
-        let LoadPlan { work, connections: count, source } = plan;
-        Ok(match work {
-            CoresWork::Requests => return requests(self, count, drive),
-            CoresWork::Connections => connections(count),
-            CoresWork::Bulk => {
-                let (clients, servers) = open(self, FLOWS, drive)?;
-                let feeds = clients.into_iter().map(|client| {
-                    let pieces: Box<dyn Iterator<Item = Frag>> = Box::new(source.frags(SEND_PIECE));
-                    (Feed::new(pieces), client)
-                });
-                Box::new(Bulk { feeds: feeds.collect(), servers, frags: Vec::new() })
-            }
-        })
+        if plan.work != CoresWork::Bulk {
+            return small(self, &plan, drive);
+        }
+        let (clients, servers) = open(self, FLOWS, drive)?;
+        let feeds = clients.into_iter().map(|client| {
+            let pieces: Box<dyn Iterator<Item = Frag>> = Box::new(plan.source.frags(SEND_PIECE));
+            (Feed::new(pieces), client)
+        });
+        Ok(Box::new(Bulk { feeds: feeds.collect(), servers, frags: Vec::new() }))
     }
 
     fn turn_client(&self) -> bool {
@@ -165,7 +180,7 @@ impl Ends for CoreHosts {
 }
 
 /// The next connection that waits, if there is one.
-fn accept<E: Ends>(ends: &E) -> Result<Option<E::Stream>, Failure> {
+fn accept<E: Ends>(ends: &E) -> Result<Option<E::Server>, Failure> {
     match ends.accept() {
         Ok(stream) => Ok(Some(stream)),
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
@@ -174,10 +189,10 @@ fn accept<E: Ends>(ends: &E) -> Result<Option<E::Stream>, Failure> {
 }
 
 /// The clients' and the servers' ends of connections.
-type Opened<S> = (Vec<S>, Vec<S>);
+type Opened<E> = (Vec<<E as Ends>::Client>, Vec<<E as Ends>::Server>);
 
 /// Opens connections, and waits until they are established on both sides.
-fn open<E: Ends>(ends: &E, count: usize, drive: Drive<'_>) -> Result<Opened<E::Stream>, Failure> {
+fn open<E: Ends>(ends: &E, count: usize, drive: Drive<'_>) -> Result<Opened<E>, Failure> {
     let clients = (0..count).map(|number| ends.start(number)).collect::<io::Result<Vec<_>>>();
     let (clients, mut servers) = (clients.because(CONNECTION)?, Vec::with_capacity(count));
     while servers.len() < clients.len() {
@@ -202,12 +217,12 @@ fn send_message<S: Write>(stream: &mut S) -> Result<(), Failure> {
 }
 
 /// Requests over connections that stay, one under way on each.
-struct Requests<S> {
-    clients: Vec<S>,
+struct Requests<C, S> {
+    clients: Vec<C>,
     servers: Vec<S>,
 }
 
-impl<E: Ends> Load<E> for Requests<E::Stream> {
+impl<E: Ends> Load<E> for Requests<E::Client, E::Server> {
     fn client(&mut self, _: &E) -> Result<u64, Failure> {
         let mut answered = 0;
         for stream in &mut self.clients {
@@ -230,8 +245,8 @@ impl<E: Ends> Load<E> for Requests<E::Stream> {
 }
 
 /// Connections for one request each. The server closes first, so TIME-WAIT is the server's.
-struct Connections<S> {
-    visits: Vec<Visit<S>>,
+struct Connections<C, S> {
+    visits: Vec<Visit<C>>,
     /// Draws the beginning of each. Else all connections would stay at the same stage at the same time, which no load
     /// does, and which is cheaper: the first packet that is late would cost as much as many.
     chance: FaultRng,
@@ -242,16 +257,16 @@ struct Connections<S> {
 }
 
 /// How far a client has come.
-enum Visit<S> {
+enum Visit<C> {
     Over,
-    Opening(S),
-    Asked(S),
-    Answered(S),
+    Opening(C),
+    Asked(C),
+    Answered(C),
 }
 
-impl<S: Read + Write> Visit<S> {
+impl<C: Read + Write> Visit<C> {
     /// Goes on as far as it comes now.
-    fn go_on<E: Ends<Stream = S>>(self, ends: &E, next: &mut usize) -> Result<Self, Failure> {
+    fn go_on<E: Ends<Client = C>>(self, ends: &E, next: &mut usize) -> Result<Self, Failure> {
         Ok(match self {
             Self::Over => {
                 let number = *next;
@@ -279,7 +294,7 @@ impl<S: Read + Write> Visit<S> {
     }
 }
 
-impl<E: Ends> Load<E> for Connections<E::Stream> {
+impl<E: Ends> Load<E> for Connections<E::Client, E::Server> {
     fn client(&mut self, ends: &E) -> Result<u64, Failure> {
         let mut over = 0;
         for place in &mut self.visits {

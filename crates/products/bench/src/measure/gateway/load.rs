@@ -3,18 +3,17 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
 use super::engines::EngineGuest;
 use super::shows::Shows;
 use super::world::World;
 use crate::failure::{Because, Failure};
+use crate::kit::kernel::begin;
 use crate::kit::machine::joined;
 use crate::kit::meter::{Round, Samples, percentile};
 use crate::kit::namespace::NetNs;
@@ -337,16 +336,6 @@ fn has_come(stream: &mut TcpStream) -> bool {
     !matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// Begins a connection, which may end at once.
-fn begin(to: SocketAddr) -> io::Result<TcpStream> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket: OwnedFd = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-    match connect(&socket, &to) {
-        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket.into()),
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// A connection of a client that shows a name and waits for the server's close.
 struct Short {
     stream: TcpStream,
@@ -356,7 +345,7 @@ struct Short {
 
 impl Short {
     fn begin(to: SocketAddr, head: &[u8]) -> Result<Self, Failure> {
-        let stream = begin(to).because("a connection through the engine")?;
+        let stream = begin(None, to).because("a connection through the engine")?;
         Ok(Self { stream, is_mute: !head.is_empty() })
     }
 
