@@ -94,6 +94,11 @@ pub(crate) fn check_privilege() -> Result<(), Failure> {
     on_a_thread(enter_new)
 }
 
+/// Checks first whether threads of this process may make taps in namespaces, on a thread of its own.
+pub(crate) fn check_tap() -> Result<(), Failure> {
+    on_a_thread(|| enter_with_queues([], 1).map(drop))
+}
+
 /// Moves this thread into a new namespace with a tap; returns the tap and its MTU.
 pub(crate) fn enter_with_tap(kernel: Ipv4Addr, mtu: Option<u32>) -> Result<(Tap, u32), Failure> {
     enter_with_tap_with(kernel, mtu, |tap| tap)
@@ -113,6 +118,16 @@ pub(crate) fn enter_with_tap_with(
     let tap = tap.open()?;
     let mtu = tap.capabilities().mtu as u32;
     Ok((tap, mtu))
+}
+
+/// Moves this thread into a new namespace in which the kernel has these addresses on a tap; returns the tap's queues.
+pub(crate) fn enter_with_queues(
+    kernel: impl IntoIterator<Item = Ipv4Addr>,
+    queues: usize,
+) -> Result<Vec<Tap>, Failure> {
+    enter_new()?;
+    let addresses = kernel.into_iter().map(|address| format!("{address}/24"));
+    Ok(Tap::builder("pwbench").host_addresses(addresses).open_queues(queues)?)
 }
 
 /// Gives an interface of this thread's namespace an address of a network of 24 bits.

@@ -364,12 +364,14 @@ fn bench_cores_prints_one_core_and_two_beside_others_and_only_strays_are_passed_
     let few = ["--seconds", "0.05", "--connections", "8"];
     let cases = ["--strays", "50", "--floods", "syns,fragments"];
     let lines = bench(&[&["cores"][..], &few, &cases].concat());
+    let has_tap = can(&[Need::Tap]);
     let who = |line: &Row| {
         let [cores, strays] = ["cores", "strays_percent"].map(|name| line[name].as_u64());
         (text_of(&line["engine"]).to_owned(), cores, strays)
     };
     let (flooded, lines): (Vec<_>, Vec<_>) =
         lines.into_iter().partition(|line| line.contains_key("flood"));
+    let (tap, lines): (Vec<_>, Vec<_>) = lines.into_iter().partition(|line| line["link"] == "tap");
     for what in ["requests", "connections", "bulk"] {
         let lines: Vec<&Row> = lines.iter().filter(|line| line["what"] == what).collect();
         let kernel = [("kernel", 1, 0), ("kernel", 2, 0)].into_iter().filter(|_| what != "bulk");
@@ -394,6 +396,20 @@ fn bench_cores_prints_one_core_and_two_beside_others_and_only_strays_are_passed_
             assert_eq!(line.contains_key("stray_ns"), is_passed_on, "{line:?}");
         }
     }
+    for what in ["requests", "connections"] {
+        let lines: Vec<&Row> = tap.iter().filter(|line| line["what"] == what).collect();
+        let expected = [1, 2].map(|cores| ("pagewire".to_owned(), Some(cores), None));
+        let expected = if has_tap { &expected[..] } else { &[] };
+        assert_eq!(lines.iter().map(|line| who(line)).collect::<Vec<_>>(), expected, "{what}");
+        for line in lines {
+            assert!(line["rate"].as_f64() > Some(0.0), "{line:?}");
+            // The kernel's steering knows no new flow.
+            let is_passed_on = what == "connections" && line["cores"] == 2;
+            assert!(!is_passed_on || line["strays_each"].as_f64() > Some(0.0), "{line:?}");
+            assert!(!line.contains_key("stray_ns"), "{line:?}");
+        }
+    }
+    assert!(tap.iter().all(|line| line["what"] != "bulk"));
     let kinds: Vec<_> = flooded.iter().map(|line| text_of(&line["flood"])).collect();
     assert_eq!(kinds, ["syns", "fragments"]);
     for line in flooded {

@@ -11,7 +11,8 @@
 //! shards of one host (`pagewire`) are plain hosts that know nothing of each other (`plain`), one for each core: what
 //! the machine gives. Beside the shards that pass strays on are the same shards with a link that draws the same frames
 //! and keeps them (`drawn`), and with queues that pass them on (`relay`): the bench's own way from core to core, twice,
-//! and nothing else.
+//! and nothing else. The kernel's sockets over loopback, and a host whose clients are such sockets on the other side of
+//! a tap, are checks of the bench.
 
 mod flood;
 mod kernel;
@@ -19,6 +20,7 @@ mod link;
 mod load;
 mod run;
 mod stations;
+mod tap;
 mod world;
 
 use std::time::Duration;
@@ -32,6 +34,7 @@ use crate::args::{Common, Options, Plan, Time, name};
 use crate::failure::{Failure, say};
 use crate::kit::machine::{SPREAD, processors};
 use crate::kit::meter::{Round, Spread};
+use crate::kit::namespace::check_tap;
 use crate::kit::source::Source;
 use crate::progress::Progress;
 use crate::table::{
@@ -112,6 +115,8 @@ enum ServerKind {
     Late,
     /// A host of several cores.
     Cores,
+    /// A host of several cores on a tap, whose clients are the kernel's sockets.
+    Tap,
     /// Sockets of the kernel, over loopback.
     Kernel,
 }
@@ -139,6 +144,11 @@ impl Options for CoresOptions {
         Plan::of::<CoresBench>(false, self.common.stats)
     }
 
+    fn notes(&self) -> Vec<String> {
+        let why = self.has_tap_cases().then(tap_refused).flatten();
+        why.map(|why| format!("The host on a tap is not measured: {why}.")).into_iter().collect()
+    }
+
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
         let (processors, wanted) = (processors(), usize::from(self.cores));
         if processors.len() < wanted {
@@ -151,9 +161,14 @@ impl Options for CoresOptions {
         let sources = (0..wanted).map(|_| Source::new()).collect();
         let bench = CoresBench { options: self.clone(), processors, sources };
         let cases = self.what.iter().flat_map(|work| self.cases(*work));
+        let mut cases: Vec<CoresCase> = cases.collect();
+        if let Some(why) = self.has_tap_cases().then(tap_refused).flatten() {
+            eprintln!("SKIPPED: the host on a tap: {why}");
+            cases.retain(|case| case.server != ServerKind::Tap);
+        }
         let lines = in_turns_both_ways(&bench, cases, self.common.rounds, progress)?;
         let heading = self.common.heading(self.time.seconds, SPREAD);
-        let columns = "engine cores what strays_percent flood rate min_rate max_rate cpu_us \
+        let columns = "engine link cores what strays_percent flood rate min_rate max_rate cpu_us \
             server_cpu_us times_one_core strays_each stray_ns times_quiet";
         let records = records(&bench, &lines);
         let results = Results::print(records, self.common.json, heading, columns);
@@ -164,7 +179,16 @@ impl Options for CoresOptions {
     }
 }
 
+/// Why this process may not measure over a tap, if so.
+fn tap_refused() -> Option<String> {
+    check_tap().err().map(|error| error.to_string())
+}
+
 impl CoresOptions {
+    fn has_tap_cases(&self) -> bool {
+        self.what.iter().any(|work| *work != CoresWork::Bulk)
+    }
+
     /// The cases of a kind of work.
     fn cases(&self, work: CoresWork) -> impl Iterator<Item = CoresCase> {
         let case = move |server, cores: u8, strays_percent| CoresCase {
@@ -182,9 +206,10 @@ impl CoresOptions {
             ..case(ServerKind::Cores, several, 0)
         });
         let plain = [1, several].map(|cores| case(ServerKind::Plain, cores, 0));
-        // Bulk by reference has no like there.
-        let kernel = [1, several].into_iter().filter(move |_| work != CoresWork::Bulk);
-        let kernel = kernel.map(move |cores| case(ServerKind::Kernel, cores, 0));
+        // Bulk by reference has no like with the kernel's sockets.
+        let sockets = [1, several].into_iter().filter(move |_| work != CoresWork::Bulk);
+        let kernel = sockets.clone().map(move |cores| case(ServerKind::Kernel, cores, 0));
+        let tap = sockets.map(move |cores| case(ServerKind::Tap, cores, 0));
         // What the others are compared with.
         let without = [1, several].map(|cores| case(ServerKind::Cores, cores, 0));
         let strays = strays.into_iter().filter(|percent| *percent > 0);
@@ -193,7 +218,7 @@ impl CoresOptions {
                 [ServerKind::Drawn, ServerKind::Late, ServerKind::Relay, ServerKind::Cores];
             servers.map(|server| case(server, several, percent))
         });
-        kernel.chain(plain).chain(without).chain(with).chain(flooded)
+        kernel.chain(plain).chain(without).chain(tap).chain(with).chain(flooded)
     }
 }
 
@@ -216,12 +241,16 @@ impl Measurement for CoresBench {
     const TITLE: &'static str = "A host on one core and on several";
     const ABOUT: &'static str = "\
         A thread on each core drives a shard and its client. Plain hosts know nothing of each other. \
-        Strays come in at the wrong core.";
+        Strays come in at the wrong core. Over a tap, the clients are the kernel's sockets.";
     const RATE: bool = false;
     const FIELDS: &'static [Field<Self>] = &[
         F::value("what", |of| some(name(of.case.work))).split("{}"),
         F::value("cores", |of| some(of.case.cores)).group("{} core(s)"),
-        F::value("strays_percent", |of| some(of.case.strays_percent)).part("{} % strays"),
+        F::value("strays_percent", |of| {
+            // Over a tap, the kernel steers.
+            (of.case.server != ServerKind::Tap).then(|| of.case.strays_percent.into())
+        })
+        .part("{} % strays"),
         F::value("flood", |of| of.case.flood.and_then(|kind| some(name(kind)))).part("flood of {}"),
         F::bounded("rate", 0, |of| of.spread(|sample| rate(of.case.measured(sample))))
             .higher("Requests, connections or bytes", "a second")
@@ -264,6 +293,7 @@ impl Measurement for CoresBench {
     fn engine(&self, case: &CoresCase) -> (String, &'static str) {
         let engine = match case.server {
             ServerKind::Kernel => return ("kernel".to_owned(), "loopback"),
+            ServerKind::Tap => return ("pagewire".to_owned(), "tap"),
             ServerKind::Plain => "plain",
             ServerKind::Relay => "relay",
             ServerKind::Drawn => "drawn",
@@ -371,16 +401,20 @@ impl CoresBench {
             let spread = pairwise(samples(of)?, samples(to)?, |of, to| rate(of) / rate(to))?;
             Some(format!("{:.2}", spread.median))
         };
-        let ratio = |of, to| ratio(of, to).unwrap_or_default();
+        let known = |of, to| ratio(of, to).unwrap_or_default();
         let (plain, cores) = (ServerKind::Plain, ServerKind::Cores);
         let mut text = format!(
             "{}: {several} cores have {} times the rate of one (plain hosts {} times); one core has {} times that of a \
             plain host",
             name(work),
-            ratio((cores, several), (cores, 1)),
-            ratio((plain, several), (plain, 1)),
-            ratio((cores, 1), (plain, 1)),
+            known((cores, several), (cores, 1)),
+            known((plain, several), (plain, 1)),
+            known((cores, 1), (plain, 1)),
         );
+        let tap = ServerKind::Tap;
+        if let Some(times) = ratio((tap, several), (tap, 1)) {
+            text += &format!("; over a tap {several} cores have {times} times the rate of one");
+        }
         let most = self.options.strays.iter().copied().max().unwrap_or_default();
         let price = |server| {
             let is_it = |case: &CoresCase| {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::load::{Ends, Load, LoadPlan};
 use super::world::world;
-use super::{CoresCase, CoresWork, ServerKind, kernel};
+use super::{CoresCase, CoresWork, ServerKind, kernel, tap};
 use crate::failure::Failure;
 use crate::kit::kernel::PATIENCE;
 use crate::kit::machine::{joined, pin};
@@ -56,6 +56,7 @@ pub(super) fn run(case: &CoresCase, plan: &RoundPlan<'_>) -> Result<Vec<CoreRoun
     let together = Together::default();
     match case.server {
         ServerKind::Kernel => run_on(case, plan, &kernel::world(case)?, &together),
+        ServerKind::Tap => run_on(case, plan, &tap::world(case)?, &together),
         _ => run_on(case, plan, &world(case, &together.floods)?, &together),
     }
 }
