@@ -165,8 +165,9 @@ pub fn messages(data: &[u8]) {
     let (Some(bench), Some(other)) = (Bench::new(0, 2), Bench::new(0, 1)) else { return };
     let Ok((ours, theirs)) = UnixStream::pair() else { return };
     let memory = bench.session.memory.clone();
-    let devices = [bench.session, other.session].map(|session| Arc::new(Shared::new(session)));
-    let Some(mut front_end) = FrontEnd::new(devices.to_vec().into()) else { return };
+    let sessions = [bench.session, other.session];
+    let devices: Arc<[_]> = sessions.map(|session| Arc::new(Shared::new(session))).into();
+    let Some(mut front_end) = FrontEnd::new(Arc::clone(&devices)) else { return };
     if front_end.replace_memory(Ok(memory)).is_err() {
         return;
     }

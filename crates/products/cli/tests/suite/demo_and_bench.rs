@@ -381,6 +381,7 @@ fn bench_cores_prints_one_core_and_two_beside_others_and_only_strays_are_passed_
             ("pagewire", 1, 0),
             ("pagewire", 2, 0),
             ("drawn", 2, 50),
+            ("late", 2, 50),
             ("relay", 2, 50),
             ("pagewire", 2, 50),
         ]);
