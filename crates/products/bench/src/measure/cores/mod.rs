@@ -246,11 +246,7 @@ impl Measurement for CoresBench {
     const FIELDS: &'static [Field<Self>] = &[
         F::value("what", |of| some(name(of.case.work))).split("{}"),
         F::value("cores", |of| some(of.case.cores)).group("{} core(s)"),
-        F::value("strays_percent", |of| {
-            // Over a tap, the kernel steers.
-            (of.case.server != ServerKind::Tap).then(|| of.case.strays_percent.into())
-        })
-        .part("{} % strays"),
+        F::value("strays_percent", |of| some(of.case.strays_percent)).part("{} % strays"),
         F::value("flood", |of| of.case.flood.and_then(|kind| some(name(kind)))).part("flood of {}"),
         F::bounded("rate", 0, |of| of.spread(|sample| rate(of.case.measured(sample))))
             .higher("Requests, connections or bytes", "a second")
