@@ -14,7 +14,7 @@ use pagewire_stack::{
 
 use crate::devices::Devices;
 use crate::driver;
-use crate::error::{StartError, parse_all};
+use crate::error::{StartError, parse, parse_all};
 use crate::exit;
 use crate::host::Host;
 use crate::host::Resolver;
@@ -34,6 +34,7 @@ pub struct HostBuilder {
     gateways: Vec<String>,
     links: Vec<Link>,
     on_link: Vec<Cidr>,
+    routes: Vec<(String, String)>,
     transparent: bool,
     proxy_arp: bool,
     ip_forwarding: bool,
@@ -72,6 +73,7 @@ impl HostBuilder {
             gateways: Vec::new(),
             links: Vec::new(),
             on_link: Vec::new(),
+            routes: Vec::new(),
             transparent: false,
             proxy_arp: false,
             ip_forwarding: false,
@@ -119,6 +121,12 @@ impl HostBuilder {
     /// The default gateway, as an address or its text; one for each IP version.
     pub fn gateway(mut self, ip: impl ToString) -> Self {
         self.gateways.push(ip.to_string());
+        self
+    }
+
+    /// Adds a network behind a gateway on the first link: `"10.88.0.0/16"`, `"10.77.1.9"`.
+    pub fn route(mut self, network: impl AsRef<str>, gateway: impl AsRef<str>) -> Self {
+        self.routes.push((network.as_ref().to_owned(), gateway.as_ref().to_owned()));
         self
     }
 
@@ -356,6 +364,9 @@ impl HostBuilder {
                 Ipv6Addr::UNSPECIFIED.into()
             };
             config.routes.push((network, unspecified));
+        }
+        for (network, gateway) in &self.routes {
+            config.routes.push((parse(network)?, parse(gateway)?));
         }
         config.transparent = self.transparent;
         config.proxy_arp = self.proxy_arp;

@@ -10,8 +10,6 @@ use pagewire::Host;
 use pagewire_mem::Instant;
 use pagewire_sockets::Blocking;
 
-use crate::{Errno, Fd};
-
 /// A runtime below a table of descriptors, with what Linux keeps beside sockets. It holds its stack as long as
 /// it lives: [`enter`](pagewire_sockets::Runtime::enter) does not fail.
 pub trait Backend: Blocking {
@@ -27,19 +25,6 @@ pub trait Backend: Blocking {
     fn time_of_day(&self, at: Instant, now: Instant) -> Duration {
         let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         today.saturating_sub(now.saturating_since(at))
-    }
-
-    /// The number for a new descriptor; `None` for the table's lowest free one, as Linux does.
-    ///
-    /// # Errors
-    /// The error of the call that wants the descriptor.
-    fn open_number(&self) -> Result<Option<Fd>, Errno> {
-        Ok(None)
-    }
-
-    /// The descriptor `fd` is closed: a number from [`open_number`](Self::open_number) is free.
-    fn close_number(&self, fd: Fd) {
-        let _ = fd;
     }
 }
 

@@ -36,6 +36,7 @@ pub use descriptors::mapping::ZerocopyReceive;
 pub use descriptors::poll::PollFd;
 pub use events::Events;
 pub use file::epoll::{EpollEvent, EpollOp};
+pub use numbers::Numbering;
 pub use message::{RawRange, ReceiveMessage, SendMessage};
 
 /// The layer below: what a [`Backend`] is made of.

@@ -1,6 +1,43 @@
-//! [`Numbers`]: the free descriptor numbers, as runs, so the lowest is found without a search.
+//! [`Numbers`]: the free descriptor numbers, as runs, so the lowest is found without a search. [`Numbering`]: who
+//! chooses numbers, if not the table.
 
 use std::collections::BTreeMap;
+
+use crate::{Errno, Fd};
+
+/// Numbers of descriptors that are not the table's own choice, such as numbers that the kernel reserves.
+pub trait Numbering: Send + Sync {
+    /// The number for a new descriptor, `least` or more; `None` for the table's lowest free one, as Linux does.
+    ///
+    /// # Errors
+    /// The error of the call that wants the descriptor.
+    fn open(&self, least: Fd) -> Result<Option<Fd>, Errno>;
+
+    /// Takes exactly this number, for [`dup3`](crate::Descriptors::dup3). A number that names a file of the table
+    /// already is not claimed again.
+    ///
+    /// # Errors
+    /// The error of the call that wants the descriptor.
+    fn claim(&self, fd: Fd) -> Result<(), Errno>;
+
+    /// The descriptor `fd` is closed: its number is free.
+    fn close(&self, fd: Fd);
+}
+
+/// The table chooses, as Linux does.
+pub(crate) struct Lowest;
+
+impl Numbering for Lowest {
+    fn open(&self, _: Fd) -> Result<Option<Fd>, Errno> {
+        Ok(None)
+    }
+
+    fn claim(&self, _: Fd) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn close(&self, _: Fd) {}
+}
 
 /// The free numbers below a limit.
 #[derive(Debug)]

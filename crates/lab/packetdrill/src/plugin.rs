@@ -77,7 +77,7 @@ impl Plugin {
         let shards = flags.shards;
         let world = World::new(now, Stacks::new(now, &base, shards)?, Wire::new()?)?;
         let plugin = Self {
-            files: Descriptors::new(world),
+            files: Descriptors::with_numbering(world.clone(), Box::new(world)),
             settings: Mutex::new(Reader {
                 file: flags.sysctl.map(SettingsFile::new),
                 base,

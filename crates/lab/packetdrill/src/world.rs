@@ -26,7 +26,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use pagewire_mem::{Instant, PacketBuf};
-use pagewire_posix::{Backend, Errno, Fd};
+use pagewire_posix::{Backend, Errno, Fd, Numbering};
 use pagewire_sockets::{Blocking, Clock, Runtime, Signal, Waiters};
 use pagewire_stack::{LinkId, Stack};
 
@@ -405,8 +405,10 @@ impl Backend for World {
     fn time_of_day(&self, at: Instant, _: Instant) -> Duration {
         Self::time_of_day(at)
     }
+}
 
-    fn open_number(&self) -> Result<Option<Fd>, Errno> {
+impl Numbering for World {
+    fn open(&self, _: Fd) -> Result<Option<Fd>, Errno> {
         let mut inner = self.lock();
         // packetdrill closes the rest with the C library, and ends if that fails.
         let twin: OwnedFd = inner.blank.try_clone().map_err(|_| Errno::MFILE)?.into();
@@ -415,7 +417,11 @@ impl Backend for World {
         Ok(Some(fd))
     }
 
-    fn close_number(&self, fd: Fd) {
+    fn claim(&self, _: Fd) -> Result<(), Errno> {
+        Err(Errno::INVAL)
+    }
+
+    fn close(&self, fd: Fd) {
         self.lock().numbers.remove(&fd);
     }
 }

@@ -24,7 +24,7 @@ use crate::file::socket::Socket;
 use crate::file::{self, File, Object};
 use crate::limits::MAX_DESCRIPTORS;
 use crate::mapped::Mappings;
-use crate::numbers::Numbers;
+use crate::numbers::{Lowest, Numbering, Numbers};
 use crate::runtime::Runtime;
 use crate::watch::gains;
 use crate::{Errno, Fd};
@@ -63,6 +63,7 @@ pub struct Descriptors<B: Backend> {
     pub(crate) runtime: Runtime<B>,
     pub(crate) mappings: Mappings,
     table: RwLock<Table>,
+    numbering: Box<dyn Numbering>,
 }
 
 /// Files by number.
@@ -114,8 +115,13 @@ pub(crate) struct Entry {
 impl<B: Backend> Descriptors<B> {
     /// An empty table.
     pub fn new(backend: B) -> Self {
+        Self::with_numbering(backend, Box::new(Lowest))
+    }
+
+    /// An empty table whose numbers are `numbering`'s.
+    pub fn with_numbering(backend: B, numbering: Box<dyn Numbering>) -> Self {
         let runtime = Runtime::new(backend);
-        Self { runtime, mappings: Mappings::default(), table: RwLock::default() }
+        Self { runtime, mappings: Mappings::default(), table: RwLock::default(), numbering }
     }
 
     /// The runtime that the descriptors run on.
@@ -135,7 +141,7 @@ impl<B: Backend> Descriptors<B> {
     /// `EBADF`.
     pub fn close(&self, fd: Fd) -> Result<(), Errno> {
         let entry = self.table_mut().take(fd).ok_or(Errno::BADF)?;
-        self.runtime.backend.close_number(fd);
+        self.numbering.close(fd);
         drop(Call::new(&self.runtime, entry.file));
         Ok(())
     }
@@ -143,6 +149,30 @@ impl<B: Backend> Descriptors<B> {
     /// A further descriptor of the same file, the lowest that is free.
     pub fn dup(&self, fd: Fd) -> Result<Fd, Errno> {
         self.duplicate(fd, 0, false)
+    }
+
+    /// Makes `to` a further descriptor of the file of `fd`, and closes the file that `to` named before.
+    ///
+    /// # Errors
+    /// `EBADF` (`to` is no possible number, too), `EINVAL` if the two are the same, or for flags other than
+    /// `O_CLOEXEC`.
+    pub fn dup3(&self, fd: Fd, to: Fd, flags: i32) -> Result<Fd, Errno> {
+        if flags & !libc::O_CLOEXEC != 0 || fd == to {
+            return Err(Errno::INVAL);
+        }
+        let call = self.file(fd)?;
+        let at = usize::try_from(to).ok().filter(|&at| at < MAX_DESCRIPTORS).ok_or(Errno::BADF)?;
+        if !self.owns(to) {
+            self.numbering.claim(to)?;
+        }
+        call.retain();
+        let entry = Entry { file: Arc::clone(call.shared()), close_on_exec: flags != 0 };
+        let mut table = self.table_mut();
+        let before = table.take(to);
+        table.put(at, entry);
+        drop(table);
+        drop(before.map(|entry| Call::new(&self.runtime, entry.file)));
+        Ok(to)
     }
 
     pub(crate) fn duplicate(&self, fd: Fd, least: Fd, close_on_exec: bool) -> Result<Fd, Errno> {
@@ -166,7 +196,7 @@ impl<B: Backend> Descriptors<B> {
     }
 
     fn try_place(&self, entry: &Entry, least: Fd) -> Result<Fd, Errno> {
-        let wanted = self.runtime.backend.open_number()?;
+        let wanted = self.numbering.open(least)?;
         let mut table = self.table_mut();
         let at = match wanted {
             Some(fd) => Some(usize::try_from(fd).map_err(|_| Errno::BADF)?),
@@ -175,7 +205,7 @@ impl<B: Backend> Descriptors<B> {
         let Some(at) = at.filter(|&at| at < MAX_DESCRIPTORS) else {
             drop(table);
             if let Some(fd) = wanted {
-                self.runtime.backend.close_number(fd);
+                self.numbering.close(fd);
             }
             return Err(Errno::MFILE);
         };

@@ -1,7 +1,10 @@
 //! The calls `poll`, `epoll_create`, `epoll_ctl` and `epoll_wait`.
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
+
+use pagewire_sockets::WaiterId;
 
 use super::Descriptors;
 use crate::backend::Backend;
@@ -43,6 +46,36 @@ impl<B: Backend> Descriptors<B> {
             Err(Errno::AGAIN) => Ok(0),
             done => done,
         }
+    }
+
+    /// Runs `body`, and has `waker` called while that lasts whenever one of `fds` may be ready. `body` gets a
+    /// function that it calls before it looks at the files, each time: a socket calls the waker once.
+    /// Numbers that name no file are skipped.
+    ///
+    /// This is how a thread that waits for other things, too, waits for files: the waker ends its wait.
+    pub fn watched<T>(
+        &self,
+        fds: &[Fd],
+        waker: &Waker,
+        body: impl FnOnce(&dyn Fn()) -> T,
+    ) -> T {
+        let files: Vec<_> = fds.iter().filter_map(|&fd| self.file(fd).ok()).collect();
+        let waits: Vec<_> =
+            files.iter().map(|file| file.wait(&self.runtime, Events::all())).collect();
+        body(&|| waits.iter().for_each(|wait| wait.register(waker)))
+    }
+
+    /// Has `waker` called whenever the epoll instance may have something to report, as long as it is open.
+    ///
+    /// # Errors
+    /// `EBADF`, `EINVAL` if `epoll` is no instance.
+    pub fn epoll_waker(&self, epoll: Fd, waker: &Waker) -> Result<(), Errno> {
+        let file = self.file(epoll)?;
+        match &file.object {
+            Object::Epoll(_) => file.watch.add(Events::IN, WaiterId::new(), waker),
+            _ => return Err(Errno::INVAL),
+        }
+        Ok(())
     }
 
     /// A new epoll instance; `flags` is 0 or `EPOLL_CLOEXEC`.

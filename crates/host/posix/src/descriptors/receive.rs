@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use pagewire_mem::{Frag, Instant};
 use pagewire_stack::{
-    Chunks, Discard, Error, ErrorEntry, ErrorOrigin, Message, Readiness, RecvFlags, Stack, Tcp,
+    Chunks, Discard, Error, ErrorEntry, ErrorOrigin, Lend, Message, Parts, Readiness, RecvFlags, Stack, Tcp,
     TcpId, UdpMessage, option,
 };
 
@@ -65,6 +65,30 @@ impl<B: Backend> Descriptors<B> {
         let mut message = ReceiveMessage { iov, ..Default::default() };
         let n = self.recvmsg(fd, &mut message, flags)?;
         Ok((n, message.name))
+    }
+
+    /// Takes up to `max` received bytes of a stream by reference, in `count` fragments at most; none at the end of
+    /// the stream. Blocks until there is something; the only flag is `MSG_DONTWAIT`.
+    ///
+    /// # Errors
+    /// Those of [`recv`](Self::recv); `EINVAL` for a datagram socket, or if `count` or `max` is 0.
+    pub fn recv_frags(
+        &self,
+        fd: Fd,
+        count: usize,
+        max: usize,
+        flags: i32,
+    ) -> Result<Vec<Frag>, Errno> {
+        if flags & !libc::MSG_DONTWAIT != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if max == 0 || count == 0 {
+            return Err(Errno::INVAL);
+        }
+        let file = self.file(fd)?;
+        let call = file.socket()?;
+        let limit = call.lock().options.value(option::ReceiveTimeout);
+        call.block_on(Events::IN, flags, limit, || call.receive_few(count, max))
     }
 
     /// [`recvfrom`](Self::recvfrom) into several pieces, with ancillary data; with `MSG_ERRQUEUE`,
@@ -240,6 +264,23 @@ impl<B: Backend> SocketCall<'_, B> {
         let id = self.stage().connection().ok_or(Errno::NOTCONN)?;
         let mut frags = Vec::new();
         let taker = Chunks { max, into: &mut frags };
+        let flags = RecvFlags::STOP_AT_URGENT;
+        self.runtime.with_tcp(id, |mut tcp, now| tcp.recv(now, taker, flags))?;
+        Ok(frags)
+    }
+
+    /// [`receive_frags`](Self::receive_frags) in `count` fragments at most: later ones stay in the queue.
+    fn receive_few(&self, count: usize, max: usize) -> Result<Vec<Frag>, Errno> {
+        if self.kind != Kind::Stream {
+            return Err(Errno::INVAL);
+        }
+        let id = self.stage().connection().ok_or(Errno::NOTCONN)?;
+        let mut frags = Vec::new();
+        let give = |parts: Parts<'_>| {
+            frags.extend(parts.take(count).map(|(frag, n)| frag.slice(0..n)));
+            frags.iter().map(Frag::len).sum()
+        };
+        let taker = Lend { max, give };
         let flags = RecvFlags::STOP_AT_URGENT;
         self.runtime.with_tcp(id, |mut tcp, now| tcp.recv(now, taker, flags))?;
         Ok(frags)

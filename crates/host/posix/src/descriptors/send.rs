@@ -166,6 +166,18 @@ impl<B: Backend> Descriptors<B> {
         }
     }
 
+    /// Sends fragments on a stream by reference, without a notification: an owner of their memory learns from its
+    /// drop that nobody reads them any more. Queued fragments are removed from `frags`; the number of bytes.
+    ///
+    /// # Errors
+    /// Those of [`sendmsg`](Self::sendmsg); `EINVAL` for a datagram socket, `EOPNOTSUPP` for an unknown flag.
+    pub fn send_frags(&self, fd: Fd, frags: &mut FragVec, flags: i32) -> Result<usize, Errno> {
+        if flags & !KNOWN != 0 || flags & (libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        self.file(fd)?.socket()?.send_frags(frags, flags)
+    }
+
     /// The error of a call whose payload is at no address: what Linux checks first, or `EFAULT`.
     pub(crate) fn before_fault(&self, fd: Fd, sending: bool) -> Errno {
         let check = || {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use pagewire_device::FaultConfig;
 use pagewire_mem::Instant;
 use pagewire_posix::sockets::{self, Blocking, Clock, Runtime, Waiters};
-use pagewire_posix::{Backend, Descriptors, Errno, Events, Fd, PollFd, SockAddr};
+use pagewire_posix::{Backend, Descriptors, Errno, Events, Fd, Numbering, PollFd, SockAddr};
 use pagewire_stack::{Stack, StackConfig};
 use pagewire_testkit::sim::{NodeId, Sim};
 
@@ -116,14 +116,20 @@ impl core::fmt::Debug for Virtual {
     }
 }
 
-impl Backend for Virtual {
-    fn open_number(&self) -> Result<Option<Fd>, Errno> {
+impl Backend for Virtual {}
+
+impl Numbering for Virtual {
+    fn open(&self, _: Fd) -> Result<Option<Fd>, Errno> {
         let open = &mut self.world().high_numbers;
         *open = open.map(|open| open + 1);
         Ok(open.map(|_| Fd::MAX))
     }
 
-    fn close_number(&self, _: Fd) {
+    fn claim(&self, _: Fd) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn close(&self, _: Fd) {
         let open = &mut self.world().high_numbers;
         *open = open.map(|open| open - 1);
     }
@@ -181,8 +187,10 @@ pub fn pair_with(change: impl Fn(&mut StackConfig)) -> (Files, Files) {
     let (waiters, wakes) = Default::default();
     let world = World { sim, waiters, wakes, ahead: Duration::ZERO, high_numbers: None };
     let world = Arc::new(Mutex::new(world));
-    let files =
-        |at: usize| Descriptors::new(Virtual { world: Arc::clone(&world), node: nodes[at], at });
+    let files = |at: usize| {
+        let backend = Virtual { world: Arc::clone(&world), node: nodes[at], at };
+        Descriptors::with_numbering(backend.clone(), Box::new(backend))
+    };
     (files(0), files(1))
 }
 

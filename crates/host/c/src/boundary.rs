@@ -1,0 +1,156 @@
+//! The boundary: results as C has them, `errno`, the text of a thread's last error, and panics.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use pagewire_posix::Errno;
+
+/// The reason why a call failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    errno: i32,
+    /// More than the number says; empty: the number says all.
+    text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(errno: Errno, text: impl ToString) -> Self {
+        Self { errno: errno.raw_os_error(), text: text.to_string() }
+    }
+
+    /// The error that the kernel's last call on this thread has left.
+    pub(crate) fn last() -> Self {
+        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        Self { errno, text: String::new() }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.text.is_empty() {
+            true => std::io::Error::from_raw_os_error(self.errno).fmt(f),
+            false => f.write_str(&self.text),
+        }
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        Self { errno: errno.raw_os_error(), text: String::new() }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        let errno = error.raw_os_error().unwrap_or(match error.kind() {
+            std::io::ErrorKind::InvalidInput => libc::EINVAL,
+            std::io::ErrorKind::PermissionDenied => libc::EPERM,
+            std::io::ErrorKind::NotFound => libc::ENOENT,
+            std::io::ErrorKind::AddrInUse => libc::EADDRINUSE,
+            std::io::ErrorKind::OutOfMemory => libc::ENOMEM,
+            std::io::ErrorKind::WouldBlock => libc::EAGAIN,
+            _ => libc::EIO,
+        });
+        Self { errno, text: error.to_string() }
+    }
+}
+
+pub(crate) type Result<T> = core::result::Result<T, Failure>;
+
+thread_local! {
+    static TEXT: RefCell<CString> = RefCell::default();
+}
+
+/// A result as a C function returns it.
+pub(crate) trait Answer {
+    /// The result of a call that failed.
+    const FAILED: Self;
+}
+
+impl Answer for c_int {
+    const FAILED: Self = -1;
+}
+
+impl Answer for isize {
+    const FAILED: Self = -1;
+}
+
+impl Answer for *mut std::ffi::c_void {
+    const FAILED: Self = libc::MAP_FAILED;
+}
+
+/// Runs a call: its result, or [`Answer::FAILED`] with `errno` and the text of [`pw_error`]. A panic is `EIO`.
+pub(crate) fn answer<T: Answer>(call: impl FnOnce() -> Result<T>) -> T {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(done)) => done,
+        Ok(Err(failure)) => fail(failure),
+        Err(_) => fail(Failure::new(Errno::IO, "a defect of Pagewire: the call panicked")),
+    }
+}
+
+#[cold]
+fn fail<T: Answer>(failure: Failure) -> T {
+    let text = failure.to_string();
+    // A thread that ends has no text any more. A text with a zero byte is cut there.
+    let text = text.split('\0').next().unwrap_or_default();
+    let _ = TEXT.try_with(|kept| *kept.borrow_mut() = CString::new(text).unwrap_or_default());
+    set_errno(failure.errno);
+    T::FAILED
+}
+
+#[allow(unsafe_code)]
+pub(crate) fn set_errno(errno: i32) {
+    // SAFETY: the C library's own place for this thread, which lives as long as the thread.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// The text of this thread's last error, until its next call; empty before the first error.
+#[unsafe(no_mangle)]
+pub extern "C" fn pw_error() -> *const c_char {
+    TEXT.try_with(|kept| kept.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// A C string; `EFAULT` for a null pointer, `EINVAL` for what is no UTF-8.
+///
+/// # Safety
+/// `text` is null or a C string that lives for `'a`.
+#[allow(unsafe_code)]
+pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<&'a str> {
+    if text.is_null() {
+        return Err(Errno::FAULT.into());
+    }
+    // SAFETY: not null, so a C string, says the caller.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|_| Failure::new(Errno::INVAL, "the text is not UTF-8"))
+}
+
+impl Failure {
+    pub(crate) fn is(&self, errno: i32) -> bool {
+        self.errno == errno
+    }
+}
+
+/// The names of the numbers that calls of this library return.
+macro_rules! names {
+    ($($name:ident)*) => {
+        pub(crate) fn errno_name(errno: c_int) -> &'static CStr {
+            $(if errno == libc::$name {
+                return const {
+                    match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => c"",
+                    }
+                };
+            })*
+            c""
+        }
+    };
+}
+
+names! {
+    E2BIG EACCES EADDRINUSE EADDRNOTAVAIL EAFNOSUPPORT EAGAIN EALREADY EBADF EBUSY ECONNABORTED ECONNREFUSED
+    ECONNRESET EDEADLK EDESTADDRREQ EEXIST EFAULT EHOSTUNREACH EINPROGRESS EINTR EINVAL EIO EISCONN ELOOP EMFILE
+    EMSGSIZE ENETDOWN ENETUNREACH ENFILE ENOBUFS ENODEV ENOENT ENOMEM ENOPROTOOPT ENOSPC ENOTCONN ENOTSOCK ENOTTY
+    EOPNOTSUPP EPERM EPIPE EPROTO EPROTONOSUPPORT EPROTOTYPE ESOCKTNOSUPPORT ESPIPE ETIMEDOUT
+}

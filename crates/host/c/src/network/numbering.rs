@@ -1,0 +1,140 @@
+//! Numbers: whose each is, and how a network reserves them in the kernel.
+//!
+//! A number of a network is, for the kernel, a directory opened with `O_PATH`: reading, writing and waiting on it
+//! fail with `EBADF`, in calls that reach the kernel by mistake and in programs that inherit it.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use pagewire_posix::limits::MAX_DESCRIPTORS;
+use pagewire_posix::{Errno, Fd, Numbering};
+
+/// The owner of each number: 0 for the kernel, an index plus 1 for a network, [`SET`].
+static OWNERS: [AtomicU16; MAX_DESCRIPTORS] = [const { AtomicU16::new(0) }; MAX_DESCRIPTORS];
+
+/// An epoll instance of the kernel's that also watches descriptors of networks.
+const SET: u16 = u16::MAX;
+
+/// Whose a descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Kernel,
+    /// The network with this index.
+    Network(usize),
+    /// The kernel, with members of networks.
+    Set,
+}
+
+/// The owner of `fd`.
+#[inline]
+pub(crate) fn owner(fd: Fd) -> Owner {
+    let number = usize::try_from(fd).ok().and_then(|at| OWNERS.get(at));
+    match number.map_or(0, |owner| owner.load(Ordering::Acquire)) {
+        0 => Owner::Kernel,
+        SET => Owner::Set,
+        index => Owner::Network(usize::from(index) - 1),
+    }
+}
+
+/// From now on, `fd` is a set, or the kernel's alone. Fails for a number beyond the table.
+pub(crate) fn take_over(fd: Fd, set: bool) -> Result<(), Errno> {
+    let at = usize::try_from(fd).map_err(|_| Errno::BADF)?;
+    let value = if set { SET } else { 0 };
+    OWNERS.get(at).ok_or(Errno::MFILE)?.store(value, Ordering::Release);
+    Ok(())
+}
+
+/// The number is the kernel's again, without being closed: something else has it now.
+pub(crate) fn release(fd: Fd) {
+    let _ = take_over(fd, false);
+}
+
+/// The numbers of the network with this index.
+pub(super) fn numbers_of(index: usize) -> Vec<Fd> {
+    (0..MAX_DESCRIPTORS as Fd).filter(|&fd| owner(fd) == Owner::Network(index)).collect()
+}
+
+/// In a child process: no number is a network's any more.
+pub(super) fn forget_all() {
+    for owner in &OWNERS {
+        if owner.load(Ordering::Relaxed) != 0 {
+            owner.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The numbers of one network.
+pub(super) struct Reserved {
+    value: u16,
+}
+
+impl Reserved {
+    pub(super) fn new(index: usize) -> Self {
+        Self { value: index as u16 + 1 }
+    }
+
+    fn mark(&self, fd: c_int) -> Result<Fd, Errno> {
+        match usize::try_from(fd).ok().and_then(|at| OWNERS.get(at)) {
+            Some(owner) => owner.store(self.value, Ordering::Release),
+            None => {
+                close(fd);
+                return Err(Errno::MFILE);
+            }
+        }
+        Ok(fd)
+    }
+}
+
+impl Numbering for Reserved {
+    fn open(&self, least: Fd) -> Result<Option<Fd>, Errno> {
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::fcntl(blank()?, libc::F_DUPFD_CLOEXEC, least) };
+        if fd < 0 { Err(last()) } else { self.mark(fd).map(Some) }
+    }
+
+    fn claim(&self, fd: Fd) -> Result<(), Errno> {
+        // SAFETY: no memory is passed.
+        let made = unsafe { libc::dup3(blank()?, fd, libc::O_CLOEXEC) };
+        if made < 0 { Err(last()) } else { self.mark(fd).map(drop) }
+    }
+
+    fn close(&self, fd: Fd) {
+        let owner = usize::try_from(fd).ok().and_then(|at| OWNERS.get(at));
+        // A number that was taken over by the kernel's own `dup2` is not closed.
+        let is_ours = |owner: &AtomicU16| {
+            owner.compare_exchange(self.value, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        if owner.is_some_and(is_ours) {
+            close(fd);
+        }
+    }
+}
+
+/// The descriptor whose duplicates reserve numbers.
+fn blank() -> Result<c_int, Errno> {
+    static BLANK: OnceLock<OwnedFd> = OnceLock::new();
+    if let Some(blank) = BLANK.get() {
+        return Ok(blank.as_raw_fd());
+    }
+    // SAFETY: the path is a C string.
+    let fd = unsafe { libc::open(c"/".as_ptr(), libc::O_PATH | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(last());
+    }
+    // SAFETY: just opened, and nobody else's. A second one of a race is closed at once.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    Ok(BLANK.get_or_init(|| fd).as_raw_fd())
+}
+
+fn close(fd: c_int) {
+    // SAFETY: the caller owns the number.
+    unsafe { libc::close(fd) };
+}
+
+fn last() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
