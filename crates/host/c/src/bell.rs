@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
 use crate::boundary::{Failure, Result};
+use crate::network;
 
 /// A descriptor that is readable from a wake-up to the next [`quiet`](Self::quiet).
 #[derive(Debug)]
@@ -24,7 +25,7 @@ impl Bell {
             if fd < 0 {
                 return Err(Failure::last());
             }
-            <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd)
+            <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(network::moved_up(fd))
         };
         Ok(Arc::new(Self { fd, rung: AtomicBool::new(false) }))
     }

@@ -123,7 +123,12 @@ impl Set {
             return Ok(part.clone());
         }
         let bell = Bell::new()?;
-        let fd = network.files.epoll_create1(libc::EPOLL_CLOEXEC)?;
+        let low = network.files.epoll_create1(libc::EPOLL_CLOEXEC)?;
+        let high = network.files.fcntl(low, libc::F_DUPFD_CLOEXEC, network::least_internal());
+        let fd = high.unwrap_or(low);
+        if fd != low {
+            let _ = network.files.close(low);
+        }
         let instance = Arc::new(Instance { network: Arc::clone(&network), fd });
         network.files.epoll_waker(fd, &bell.waker())?;
         let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: *TOKEN };
@@ -173,6 +178,7 @@ fn wait(
         if std::mem::take(&mut kernel_first) {
             found = ask_kernel(epoll, events, Some(Duration::ZERO), ptr::null())?.0;
         }
+        let asked = found > 0;
         let room = events.len() - found;
         let mut of_networks = take(&parts, turn, &mut taken[..room])?;
         if found + of_networks == 0 {
@@ -184,15 +190,15 @@ fn wait(
         }
         found += of_networks;
         let room = &mut events[found..];
-        if room.is_empty() {
+        // A level would be reported again.
+        if room.is_empty() || asked {
             return Ok(found);
         }
         let time = if found > 0 { Some(Duration::ZERO) } else { deadline.left() };
-        let asked = ask_kernel(epoll, room, time, mask);
-        let (of_kernel, rung) = match asked {
+        let (of_kernel, rung) = match ask_kernel(epoll, room, time, mask) {
             // What was taken already is not lost.
             Err(_) if found > 0 => (0, false),
-            asked => asked?,
+            of_kernel => of_kernel?,
         };
         found += of_kernel;
         let is_over = deadline.left().is_some_and(|left| left.is_zero());

@@ -16,7 +16,7 @@ use pagewire_posix::raw::Raw;
 
 use crate::boundary::{Failure, answer};
 use crate::network::{self, Owner, owner};
-use crate::sockets::on;
+use crate::sockets::{on, raise_broken_pipe};
 use crate::epoll;
 
 /// `close(2)`.
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn pw_sendfile(
         // SAFETY: the caller's promise for the C library's function.
         _ => return unsafe { libc::sendfile(to, from, offset, len) },
     };
-    answer(|| {
+    let sent = answer(|| {
         let network = network::network(index)?;
         if from < 0 || matches!(owner(from), Owner::Network(_)) {
             return Err(if from < 0 { Errno::BADF } else { Errno::INVAL }.into());
@@ -221,7 +221,11 @@ pub unsafe extern "C" fn pw_sendfile(
             }
         }
         Ok(sent as ssize_t)
-    })
+    });
+    if sent < 0 {
+        raise_broken_pipe(index, to, 0);
+    }
+    sent
 }
 
 /// `splice(2)`: between a network's pipe and its sockets, or the kernel's.

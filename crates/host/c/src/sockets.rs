@@ -65,7 +65,7 @@ pub(crate) fn on<T: Answer, R: IntoAnswer<T>>(
 /// Functions of C that are the kernel's, or a network's: whose the first argument is.
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident = $kernel:ident($fd:ident: c_int $(, $arg:ident: $kind:ty)*) -> $out:ty
-        => |$files:ident| $call:expr;)*) => {$(
+        $([raises unless $flags:expr])? => |$files:ident| $call:expr;)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
@@ -78,9 +78,32 @@ macro_rules! calls {
                 return unsafe { libc::$kernel($fd $(, $arg)*) };
             };
             // SAFETY: the caller's promise is that of the call.
-            on(index, |$files| unsafe { $call })
+            let done = on(index, |$files| unsafe { $call });
+            $(if done == <$out as Answer>::FAILED {
+                raise_broken_pipe(index, $fd, $flags);
+            })?
+            done
         }
     )*};
+}
+
+/// After a failed send: a stream whose peer or whose own end is gone raises `SIGPIPE`, as in Linux, unless `flags` has
+/// `MSG_NOSIGNAL`. The error number is left alone.
+#[cold]
+pub(crate) fn raise_broken_pipe(index: usize, fd: c_int, flags: c_int) {
+    let failed = std::io::Error::last_os_error();
+    if failed.raw_os_error() != Some(libc::EPIPE) || flags & libc::MSG_NOSIGNAL != 0 {
+        return;
+    }
+    let mut kind = [0; 4];
+    let known = network::network(index).is_ok_and(|network| {
+        network.files.getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, &mut kind).is_ok()
+    });
+    if known && i32::from_ne_bytes(kind) == libc::SOCK_STREAM {
+        // SAFETY: no memory is passed.
+        unsafe { libc::raise(libc::SIGPIPE) };
+    }
+    crate::boundary::set_errno(libc::EPIPE);
 }
 
 /// Checks that the two functions have the same type.
@@ -139,22 +162,22 @@ calls! {
         timeout: *mut timespec) -> c_int => |files| Raw(files).recvmmsg(fd, messages, count, flags, timeout);
     /// `write(2)`.
     pw_write = write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t
-        => |files| Raw(files).write(fd, buf, len);
+        [raises unless 0] => |files| Raw(files).write(fd, buf, len);
     /// `writev(2)`.
     pw_writev = writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t
-        => |files| Raw(files).writev(fd, iov, count);
+        [raises unless 0] => |files| Raw(files).writev(fd, iov, count);
     /// `send(2)`.
     pw_send = send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t
-        => |files| Raw(files).sendto(fd, buf, len, flags, ptr::null(), 0);
+        [raises unless flags] => |files| Raw(files).sendto(fd, buf, len, flags, ptr::null(), 0);
     /// `sendto(2)`.
     pw_sendto = sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr,
-        addr_len: socklen_t) -> ssize_t => |files| Raw(files).sendto(fd, buf, len, flags, addr, addr_len);
+        addr_len: socklen_t) -> ssize_t [raises unless flags] => |files| Raw(files).sendto(fd, buf, len, flags, addr, addr_len);
     /// `sendmsg(2)`.
     pw_sendmsg = sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t
-        => |files| Raw(files).sendmsg(fd, message, flags);
+        [raises unless flags] => |files| Raw(files).sendmsg(fd, message, flags);
     /// `sendmmsg(2)`.
     pw_sendmmsg = sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int
-        => |files| Raw(files).sendmmsg(fd, messages, count, flags);
+        [raises unless flags] => |files| Raw(files).sendmmsg(fd, messages, count, flags);
     /// `fcntl(2)`.
     pw_fcntl = fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int
         => |files| files.fcntl(fd, command, argument as c_int);

@@ -114,6 +114,26 @@ impl Numbering for Reserved {
     }
 }
 
+/// The least number of this library's own descriptors: programs count on the lowest free numbers, and find a number
+/// free that they closed. Half of the numbers that the process may have.
+pub(crate) fn least_internal() -> Fd {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is this function's.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    (limit.rlim_cur / 2).min(MAX_DESCRIPTORS as u64 / 2) as Fd
+}
+
+/// An internal descriptor with a high number, if there is one.
+pub(crate) fn moved_up(fd: c_int) -> c_int {
+    // SAFETY: no memory is passed.
+    let high = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, least_internal()) };
+    if high < 0 {
+        return fd;
+    }
+    close(fd);
+    high
+}
+
 /// The descriptor whose duplicates reserve numbers.
 fn blank() -> Result<c_int, Errno> {
     static BLANK: OnceLock<OwnedFd> = OnceLock::new();
@@ -125,6 +145,7 @@ fn blank() -> Result<c_int, Errno> {
     if fd < 0 {
         return Err(last());
     }
+    let fd = moved_up(fd);
     // SAFETY: just opened, and nobody else's. A second one of a race is closed at once.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     Ok(BLANK.get_or_init(|| fd).as_raw_fd())
