@@ -61,6 +61,7 @@ const char *pw_errno_name(int error);
  *   host-addr=ADDRESS/BITS  an address of the kernel's side of a tap
  *   gateway=ADDRESS         a default gateway, one for each IP version
  *   route=NETWORK@GATEWAY   a network behind another gateway
+ *   stats=PATH              a file that gets the report of all counts when the process exits
  *   mtu=BYTES  mac=AA:BB:CC:DD:EE:FF  spin=MICROSECONDS  memory=BYTES
  *
  * Errors: EINVAL (pw_error says which word), EPERM, EMFILE (255 networks), those of the link.

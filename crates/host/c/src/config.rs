@@ -48,6 +48,8 @@ pub struct Network {
     pub spin_us: Option<u64>,
     /// `memory=BYTES`: memory that all sockets together may pin.
     pub memory: Option<usize>,
+    /// `stats=PATH`: the file that gets the report of all counts when the process exits.
+    pub stats: Option<String>,
 }
 
 /// The reason why a text is no network.
@@ -63,7 +65,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 /// Every word, for messages.
-const WORDS: &str = "tap, pair, vhost-user, stream, datagram, frames, addr, host-addr, gateway, route, mtu, mac, spin, memory";
+const WORDS: &str = "tap, pair, vhost-user, stream, datagram, frames, addr, host-addr, gateway, route, mtu, mac, spin, memory, stats";
 
 impl Network {
     /// Reads a text.
@@ -83,6 +85,7 @@ impl Network {
             mac: None,
             spin_us: None,
             memory: None,
+            stats: None,
         };
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
@@ -118,6 +121,7 @@ impl Network {
                 "mtu" => once(&mut network.mtu, word, value.parse().ok())?,
                 "mac" => once(&mut network.mac, word, parse_mac(value))?,
                 "spin" => once(&mut network.spin_us, word, value.parse().ok())?,
+                "stats" => once(&mut network.stats, word, Some(owned()))?,
                 "memory" => once(&mut network.memory, word, value.parse().ok())?,
                 _ => return error(format!("{key:?} is no word of a network: {WORDS}")),
             }

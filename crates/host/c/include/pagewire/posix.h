@@ -18,6 +18,26 @@
 #undef _FORTIFY_SOURCE
 #define _FORTIFY_SOURCE 0
 
+/*
+ * Functions that the C library's headers rename themselves, for _FILE_OFFSET_BITS=64: the first name wins. The types
+ * are those of 64-bit Linux.
+ */
+#ifdef __cplusplus
+extern "C" {
+#define PW_NOTHROW noexcept
+#else
+#define PW_NOTHROW
+#endif
+struct stat;
+int fcntl(int, int, ...) __asm__("pw_fcntl");
+int fstat(int, struct stat *) PW_NOTHROW __asm__("pw_fstat");
+void *mmap(void *, __SIZE_TYPE__, int, int, int, long) PW_NOTHROW __asm__("pw_mmap");
+long sendfile(int, int, long *, __SIZE_TYPE__) PW_NOTHROW __asm__("pw_sendfile");
+#undef PW_NOTHROW
+#ifdef __cplusplus
+}
+#endif
+
 #pragma redefine_extname socket pw_socket
 #pragma redefine_extname bind pw_bind
 #pragma redefine_extname listen pw_listen
@@ -41,17 +61,14 @@
 #pragma redefine_extname sendto pw_sendto
 #pragma redefine_extname sendmsg pw_sendmsg
 #pragma redefine_extname sendmmsg pw_sendmmsg
-#pragma redefine_extname sendfile pw_sendfile
 #pragma redefine_extname sendfile64 pw_sendfile
 #pragma redefine_extname splice pw_splice
 #pragma redefine_extname close pw_close
 #pragma redefine_extname dup pw_dup
 #pragma redefine_extname dup2 pw_dup2
 #pragma redefine_extname dup3 pw_dup3
-#pragma redefine_extname fcntl pw_fcntl
 #pragma redefine_extname fcntl64 pw_fcntl
 #pragma redefine_extname ioctl pw_ioctl
-#pragma redefine_extname fstat pw_fstat
 #pragma redefine_extname fstat64 pw_fstat
 #pragma redefine_extname poll pw_poll
 #pragma redefine_extname ppoll pw_ppoll
@@ -63,7 +80,6 @@
 #pragma redefine_extname epoll_wait pw_epoll_wait
 #pragma redefine_extname epoll_pwait pw_epoll_pwait
 #pragma redefine_extname epoll_pwait2 pw_epoll_pwait2
-#pragma redefine_extname mmap pw_mmap
 #pragma redefine_extname mmap64 pw_mmap
 #pragma redefine_extname munmap pw_munmap
 #pragma redefine_extname madvise pw_madvise

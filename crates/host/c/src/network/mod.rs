@@ -7,6 +7,7 @@ mod numbering;
 mod start;
 
 use std::ffi::c_int;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, RwLock};
 
@@ -27,6 +28,8 @@ pub(crate) struct Network {
     pub(crate) files: Descriptors<Host>,
     /// The program's end of a link of frames.
     pub(crate) frames: Option<Mutex<FramesEnd>>,
+    /// The file that gets the report of all counts at the end.
+    stats: Option<PathBuf>,
 }
 
 impl Network {
@@ -40,6 +43,15 @@ impl Network {
             let _ = self.files.close(fd);
         }
         self.host().shutdown(SHUTDOWN_LIMIT);
+        self.report();
+    }
+
+    /// Writes the report, if the network's text names a file.
+    fn report(&self) {
+        let Some(path) = &self.stats else { return };
+        if let Err(why) = std::fs::write(path, self.host().stats().to_string()) {
+            eprintln!("pagewire: stats={}: {why}", path.display());
+        }
     }
 }
 
@@ -129,7 +141,7 @@ pub(crate) fn choose(index: Option<usize>) -> Result<()> {
 /// Starts a network; its index.
 pub(crate) fn open(text: &str) -> Result<usize> {
     static HOOK: Once = Once::new();
-    HOOK.call_once(hook_fork);
+    HOOK.call_once(hook);
     let config = config::Network::parse(text).map_err(|why| Failure::new(Errno::INVAL, why))?;
     let _one = opening();
     if FORKED.swap(false, Ordering::AcqRel) {
@@ -174,11 +186,19 @@ fn forget_all() {
     numbering::forget_all();
 }
 
+/// Has the fork and the exit of the process noticed.
 #[allow(unsafe_code)]
-fn hook_fork() {
+fn hook() {
     extern "C" fn in_child() {
         FORKED.store(true, Ordering::Relaxed);
     }
-    // SAFETY: the function only stores a flag, which a child may do.
-    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    extern "C" fn at_exit() {
+        let reported = std::panic::catch_unwind(|| all().iter().for_each(|of| of.report()));
+        drop(reported);
+    }
+    // SAFETY: the one function only stores a flag, which a child may do; the other does not unwind.
+    unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+        libc::atexit(at_exit);
+    }
 }

@@ -1,6 +1,7 @@
 //! Starting a network: the device, the host, the table of descriptors.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,7 +41,8 @@ pub(super) fn start(config: &config::Network, index: usize) -> Result<Network> {
     }
     let host = builder.start()?;
     let files = Descriptors::with_numbering(host, Box::new(Reserved::new(index)));
-    Ok(Network { files, frames: frames.map(Mutex::new) })
+    let stats = config.stats.as_ref().map(PathBuf::from);
+    Ok(Network { files, frames: frames.map(Mutex::new), stats })
 }
 
 type Opened = (Box<dyn Device>, Option<FramesEnd>);

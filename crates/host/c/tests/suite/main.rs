@@ -1,0 +1,3 @@
+//! x
+#[test]
+fn a() { assert!(pagewire_c::config::Network::parse("").is_err()); }
