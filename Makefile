@@ -1,6 +1,6 @@
 # Everything a person types. Each target is a thin line over cargo or a script.
 
-.PHONY: demo test test-long test-callers bench lint fuzz mutants packages
+.PHONY: demo test test-long test-callers test-sources bench lint fuzz mutants packages
 
 # Ends a command with its caller, also when the caller is killed.
 tied = setpriv --pdeathsig KILL --
@@ -29,6 +29,14 @@ test-callers:
 	scripts/install-test-packages
 	cargo build --release --package pagewire-cli
 	$(tied) scripts/callers/all target/release/pagewire target/callers
+
+# Existing C programs, compiled with the C library's include, and their plain builds. What it makes is kept in
+# target/c-library and target/c-sources.
+test-sources:
+	scripts/install-test-packages
+	scripts/c-library target/c-library
+	scripts/c-sources/fetch target/c-sources
+	$(tied) scripts/c-sources/run target/c-library target/c-sources
 
 bench:
 	cargo build --release --package pagewire-cli
