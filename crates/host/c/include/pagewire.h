@@ -19,6 +19,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
@@ -98,6 +99,7 @@ int pw_host_socket(int host, int domain, int type, int protocol);
  *     when pw_epoll_wait would report something.
  *   - pw_mmap of a stream reserves addresses for TCP_ZEROCOPY_RECEIVE.
  *   - pw_splice works between pipes of pw_pipe2 and sockets; a pipe of the kernel's and a socket: EINVAL.
+ *   - Streams of stdio: pw_fdopen's, and stdin, stdout and stderr once a network's descriptor has number 0, 1 or 2.
  *   - After fork, calls on a network's descriptors fail with ENETDOWN in the child, pw_close excepted.
  */
 int pw_socket(int domain, int type, int protocol);
@@ -135,6 +137,8 @@ int pw_dup3(int fd, int to, int flags);
 int pw_fcntl(int fd, int command, ...);
 int pw_ioctl(int fd, unsigned long request, ...);
 int pw_fstat(int fd, struct stat *status);
+FILE *pw_fdopen(int fd, const char *mode);
+int pw_fileno(FILE *stream);
 
 int pw_poll(struct pollfd *fds, nfds_t count, int timeout);
 int pw_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask);

@@ -6,18 +6,18 @@
     reason = "a call's pointers come from one caller, under one contract"
 )]
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libc::{off_t, size_t, ssize_t};
+use libc::{FILE, off_t, size_t, ssize_t};
 use pagewire_posix::Errno;
 use pagewire_posix::raw::Raw;
 
 use crate::boundary::{Failure, answer};
 use crate::network::{self, Owner, owner};
 use crate::sockets::{on, raise_broken_pipe};
-use crate::epoll;
+use crate::{epoll, stdio};
 
 /// `close(2)`.
 #[unsafe(no_mangle)]
@@ -105,6 +105,35 @@ fn drop_file(fd: c_int, before: Owner) {
         Owner::Set => epoll::drop_set(fd),
         Owner::Kernel => {}
     }
+}
+
+/// `fdopen(3)`: of a network's descriptor, a stream that calls this library.
+///
+/// # Safety
+/// As for the C library's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pw_fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    if !matches!(owner(fd), Owner::Network(_)) || mode.is_null() {
+        // SAFETY: the caller's promise for the C library's function.
+        return unsafe { libc::fdopen(fd, mode) };
+    }
+    let mut stream = std::ptr::null_mut();
+    let _: c_int = answer(|| {
+        // SAFETY: a C string, says the caller.
+        stream = stdio::open(fd, unsafe { CStr::from_ptr(mode) })?;
+        Ok(0)
+    });
+    stream
+}
+
+/// `fileno(3)`.
+///
+/// # Safety
+/// As for the C library's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pw_fileno(stream: *mut FILE) -> c_int {
+    // SAFETY: the caller's promise for the C library's function.
+    stdio::number(stream).unwrap_or_else(|| unsafe { libc::fileno(stream) })
 }
 
 /// An address may be of a network from now on.

@@ -26,5 +26,6 @@ pub mod memory;
 mod network;
 pub mod poll;
 pub mod sockets;
+mod stdio;
 
 pub use boundary::pw_error;

@@ -70,6 +70,8 @@ long sendfile(int, int, long *, __SIZE_TYPE__) PW_NOTHROW __asm__("pw_sendfile")
 #pragma redefine_extname fcntl64 pw_fcntl
 #pragma redefine_extname ioctl pw_ioctl
 #pragma redefine_extname fstat64 pw_fstat
+#pragma redefine_extname fdopen pw_fdopen
+#pragma redefine_extname fileno pw_fileno
 #pragma redefine_extname poll pw_poll
 #pragma redefine_extname ppoll pw_ppoll
 #pragma redefine_extname select pw_select

@@ -85,6 +85,7 @@ impl Reserved {
                 return Err(Errno::MFILE);
             }
         }
+        crate::stdio::follow(fd);
         Ok(fd)
     }
 }
