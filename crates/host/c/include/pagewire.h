@@ -62,6 +62,7 @@ const char *pw_errno_name(int error);
  *   host-addr=ADDRESS/BITS  an address of the kernel's side of a tap
  *   gateway=ADDRESS         a default gateway, one for each IP version
  *   route=NETWORK@GATEWAY   a network behind another gateway
+ *   queues=N                receive queues of a link that is no tap, for rings
  *   stats=PATH              a file that gets the report of all counts when the process exits
  *   mtu=BYTES  mac=AA:BB:CC:DD:EE:FF  spin=MICROSECONDS  memory=BYTES
  *
@@ -207,6 +208,60 @@ ssize_t pw_send_chunk(int fd, struct pw_chunk *chunk, int flags);
  * recv). pw_munmap gives the pages back.
  */
 void *pw_map(int fd, size_t len);
+
+/* ---- Rings: receive into registered memory -------------------------------------------------------------------- */
+
+/*
+ * Rings of a network, as of io_uring's zero-copy receive: the device writes payload into memory that was registered
+ * for its queue, and the program reads the payload there. `copy_bytes` of further memory get payload that no queue
+ * could write there. Sizes are multiples of 256 KiB. Null and errno after an error; pw_error says more.
+ *
+ * A tap that the library made has queues 0 to 15; a tap that existed has queue 0. Other links have those of the word
+ * queues=N, whose bytes are copied once, by the device.
+ */
+typedef struct pw_rings pw_rings;
+typedef struct pw_rings_listener pw_rings_listener;
+typedef struct pw_rings_stream pw_rings_stream;
+
+pw_rings *pw_rings_open(int host, size_t copy_bytes);
+
+/* Ends rings. Listeners, streams and buffers of the rings may be closed before or later. */
+void pw_rings_close(pw_rings *rings);
+
+/*
+ * Registers `bytes` of memory for a queue, and steers TCP to `port` there (0: what comes there already). Returns the
+ * group, for pw_rings_receive.
+ */
+int pw_rings_register(pw_rings *rings, unsigned int queue, size_t bytes, uint16_t port);
+
+/* Listens for connections to an IPv4 or IPv6 address. */
+pw_rings_listener *pw_rings_listen(pw_rings *rings, const struct sockaddr *addr, socklen_t len);
+void pw_rings_listener_close(pw_rings_listener *listener);
+
+/* Accepts a connection. A negative time is for ever; null and EAGAIN when the time is over. */
+pw_rings_stream *pw_rings_accept(pw_rings_listener *listener, int timeout_ms);
+void pw_rings_stream_close(pw_rings_stream *stream);
+
+/* Received bytes in registered memory. `handle` is the library's. */
+struct pw_ring_buffer {
+    const void *data;
+    size_t len;
+    unsigned int flags;
+    void *handle;
+};
+
+/* A flag of a buffer: the bytes were copied, and lie in the memory for copies. */
+#define PW_RING_COPIED 1u
+
+/*
+ * Receives up to `most` bytes as up to `count` buffers; further buffers come with the next call. Returns the number of
+ * buffers; 0 is the end of the stream. Each buffer is to be given back: until then the device cannot write there.
+ */
+ssize_t pw_rings_receive(pw_rings_stream *stream, int group, struct pw_ring_buffer *buffers, size_t count,
+                         size_t most, int timeout_ms);
+
+/* Gives a buffer back. A buffer that is null, or was given back, is ignored. */
+void pw_rings_release(struct pw_ring_buffer *buffer);
 
 /* ---- Frames -------------------------------------------------------------------------------------------------- */
 

@@ -48,6 +48,8 @@ pub struct Network {
     pub spin_us: Option<u64>,
     /// `memory=BYTES`: memory that all sockets together may pin.
     pub memory: Option<usize>,
+    /// `queues=N`: receive queues of a link that is no tap, for rings. Their bytes are copied once.
+    pub queues: Option<usize>,
     /// `stats=PATH`: the file that gets the report of all counts when the process exits.
     pub stats: Option<String>,
 }
@@ -65,7 +67,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 /// Every word, for messages.
-const WORDS: &str = "tap, pair, vhost-user, stream, datagram, frames, addr, host-addr, gateway, route, mtu, mac, spin, memory, stats";
+const WORDS: &str = "tap, pair, vhost-user, stream, datagram, frames, addr, host-addr, gateway, route, mtu, mac, spin, memory, queues, stats";
 
 impl Network {
     /// Reads a text.
@@ -85,6 +87,7 @@ impl Network {
             mac: None,
             spin_us: None,
             memory: None,
+            queues: None,
             stats: None,
         };
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -121,6 +124,7 @@ impl Network {
                 "mtu" => once(&mut network.mtu, word, value.parse().ok())?,
                 "mac" => once(&mut network.mac, word, parse_mac(value))?,
                 "spin" => once(&mut network.spin_us, word, value.parse().ok())?,
+                "queues" => once(&mut network.queues, word, value.parse().ok())?,
                 "stats" => once(&mut network.stats, word, Some(owned()))?,
                 "memory" => once(&mut network.memory, word, value.parse().ok())?,
                 _ => return error(format!("{key:?} is no word of a network: {WORDS}")),
@@ -136,6 +140,9 @@ impl Network {
         let is_tap = matches!(link, LinkKind::Tap(_));
         if !is_tap && !network.host_addresses.is_empty() {
             return error("host-addr is for tap: another link has no side in the kernel".to_owned());
+        }
+        if is_tap && network.queues.is_some() {
+            return error("queues is not for tap: a tap has the kernel's queues".to_owned());
         }
         network.link = link;
         Ok(network)

@@ -25,6 +25,7 @@ pub mod hosts;
 pub mod memory;
 mod network;
 pub mod poll;
+pub mod rings;
 pub mod sockets;
 mod stdio;
 

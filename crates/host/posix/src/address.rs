@@ -60,6 +60,19 @@ impl SockAddr {
         &self.bytes[..self.len]
     }
 
+    /// Reads the address of a C structure, of either family.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is too short, `EAFNOSUPPORT` if it is of another family.
+    pub fn parse(bytes: &[u8]) -> Result<SocketAddr, Errno> {
+        let domain =
+            if family(bytes)? == libc::AF_INET6 { Domain::Inet6 } else { Domain::Inet };
+        match parse(domain, bytes)? {
+            Given::Address(addr) => Ok(addr),
+            Given::Unspecified => Err(Errno::AFNOSUPPORT),
+        }
+    }
+
     /// In `std`'s form, which [`From`] takes.
     pub fn to_std(&self) -> Option<SocketAddr> {
         let domain = if self.len == LEN_V4 { Domain::Inet } else { Domain::Inet6 };

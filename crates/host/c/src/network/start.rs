@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pagewire::device::{
-    DatagramLink, DeviceError, Frames, FramesConfig, FramesEnd, PairConfig, PairEnd, StreamLink,
+    DatagramLink, DeviceError, Frames, FramesConfig, FramesEnd, PairConfig, PairEnd, Queues, StreamLink,
     VhostUser,
 };
 use pagewire::{Device, Host, Pair, StartError, Tap};
@@ -20,9 +20,17 @@ use crate::config::{self, LinkKind};
 /// The second ends of pairs whose first end has a network, by name.
 static PAIRS: Mutex<Option<HashMap<String, PairEnd>>> = Mutex::new(None);
 
+/// Most receive queues of a link, as a tap has.
+const MOST_QUEUES: usize = 16;
+
 /// Starts the network that will have this index.
 pub(super) fn start(config: &config::Network, index: usize) -> Result<Network> {
     let (device, frames) = device(config)?;
+    let device = match config.queues {
+        Some(queues @ 1..=MOST_QUEUES) => Box::new(Queues::new(device, queues)),
+        Some(_) => return Err(Failure::new(Errno::INVAL, format!("queues: 1 to {MOST_QUEUES}"))),
+        None => device,
+    };
     let mut builder = Host::builder().device(device);
     for address in &config.addresses {
         builder = builder.address(address.as_str());

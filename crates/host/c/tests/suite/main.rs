@@ -1,3 +1,8 @@
-//! x
-#[test]
-fn a() { assert!(pagewire_c::config::Network::parse("").is_err()); }
+//! The C library as C programs use it: compiled here, linked with the archive, run on the kernel and on Pagewire.
+
+#![allow(unreachable_pub, reason = "modules of one test")]
+
+mod header;
+mod page;
+mod programs;
+mod support;
