@@ -248,7 +248,7 @@ class Loops(Pair):
         data = os.urandom(500_000)
         with tempfile.TemporaryFile() as file:
             file.write(data)
-            file.flush()
+            file.seek(0)
             self.run_async(main())
 
 

@@ -12,8 +12,8 @@ import pagewire
 
 from .support import A, A6, B, B6, Pair, Task
 
-# The standard library has no name for it.
-IP_RECVTTL = 12
+# The standard library has no name for it in every version.
+IP_PKTINFO = 8
 
 
 class Streams(Pair):
@@ -351,13 +351,22 @@ class Datagrams(Pair):
 
     def test_ancillary_data_both_ways(self):
         one, two = self.sockets()
-        two.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
-        ttl = (socket.IPPROTO_IP, socket.IP_TTL, struct.pack("=i", 33))
-        self.assertEqual(one.sendmsg([b"with ", b"ttl"], [ttl], 0, (B, 5000)), 8)
-        data, ancillary, flags, address = two.recvmsg(100, socket.CMSG_SPACE(4) + 64)
-        self.assertEqual((data, address), (b"with ttl", (A, 5000)))
-        self.assertIn(ttl, ancillary)
+        two.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
+        # struct in_pktinfo: the link, the address of this side, the address of the packet.
+        own = (socket.IPPROTO_IP, IP_PKTINFO, struct.pack("=i4s4s", 0, socket.inet_aton(A), b""))
+        self.assertEqual(one.sendmsg([b"with ", b"its source"], [own], 0, (B, 5000)), 15)
+        data, ancillary, flags, address = two.recvmsg(100, socket.CMSG_SPACE(12) + 64)
+        self.assertEqual((data, address), (b"with its source", (A, 5000)))
         self.assertEqual(flags & socket.MSG_CTRUNC, 0)
+        ((level, kind, info),) = ancillary
+        self.assertEqual((level, kind), (socket.IPPROTO_IP, IP_PKTINFO))
+        self.assertEqual(socket.inet_ntoa(info[8:12]), B)
+        _, ancillary, flags, _ = self._again(one, two).recvmsg(100, socket.CMSG_LEN(4))
+        self.assertTrue(flags & socket.MSG_CTRUNC)
+
+    def _again(self, one, two):
+        one.sendto(b"again", (B, 5000))
+        return two
 
 
 if __name__ == "__main__":

@@ -325,6 +325,11 @@ impl<B: Backend> SocketCall<'_, B> {
                     if fast && self.is_deferred(id) {
                         return Ok(());
                     }
+                    // A peer may have answered already. Programs wait for the outcome, as on Linux, where no peer
+                    // answers while the call lasts.
+                    if !self.is_blocking(0) {
+                        return Err(Errno::INPROGRESS);
+                    }
                 }
                 Stage::Connecting(id) if self.is_deferred(id) => return Err(Errno::ISCONN),
                 Stage::Connecting(_) if !self.is_blocking(0) => {
