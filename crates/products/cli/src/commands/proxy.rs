@@ -52,7 +52,7 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
         say(format_args!("forwarding {on} to {}", options.to));
     }
 
-    opened.warn_of_silence(&options.net);
+    opened.warn(&options.net);
     let mut refusals = RefusalLog::new(Instant::now());
     let mut end = Ok(());
     while !stop.is_set() && end.is_ok() {
