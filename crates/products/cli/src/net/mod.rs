@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pagewire::device::{
-    DeviceError, Dhcp, DhcpConfig, DhcpWatch, Fault, FaultConfig, FaultWatch, Pcap, PcapConfig, TapBuilder,
-    VhostMonitor, VhostUser, VhostUserBuilder,
+    DeviceError, Dhcp, DhcpConfig, DhcpWatch, Fault, FaultConfig, FaultWatch, Pcap, PcapConfig,
+    TapBuilder, VhostMonitor, VhostUser, VhostUserBuilder,
 };
 use pagewire::tcp::mtu_of_pages;
 use pagewire::{Cidr, CidrError, Device, Tap};
@@ -92,7 +92,9 @@ impl OpenNetwork {
     fn warn_of_idle_cores(&self) {
         if let Some(why) = &self.one_receives {
             let cores = self.host.shards().len();
-            crate::failure::complain!("pagewire: the first of {cores} cores receives for all: {why}");
+            crate::failure::complain!(
+                "pagewire: the first of {cores} cores receives for all: {why}"
+            );
         }
     }
 
