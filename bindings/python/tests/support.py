@@ -54,7 +54,15 @@ class Pair(unittest.TestCase):
 
     def run_async(self, coroutine, limit=60):
         async def limited():
-            return await asyncio.wait_for(coroutine, limit)
+            try:
+                return await asyncio.wait_for(coroutine, limit)
+            finally:
+                left = asyncio.all_tasks() - {asyncio.current_task()}
+                for task in left:
+                    task.cancel()
+                await asyncio.gather(*left, return_exceptions=True)
+                # Transports close in the next rounds.
+                await asyncio.sleep(0.01)
 
         loop = self.loop()
         asyncio.set_event_loop(loop)

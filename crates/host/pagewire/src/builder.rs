@@ -341,10 +341,6 @@ impl HostBuilder {
         self
     }
 
-    pub(crate) fn has_device(&self) -> bool {
-        self.device.is_some()
-    }
-
     /// The settings as those of stacks, and the device of each link.
     pub(crate) fn plan(mut self) -> Result<(HostPlan, Vec<Box<dyn Device>>), StartError> {
         let device = self.device.ok_or(StartError::NoDevice)?;

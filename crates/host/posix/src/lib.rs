@@ -36,8 +36,8 @@ pub use descriptors::mapping::ZerocopyReceive;
 pub use descriptors::poll::PollFd;
 pub use events::Events;
 pub use file::epoll::{EpollEvent, EpollOp};
-pub use numbers::Numbering;
 pub use message::{RawRange, ReceiveMessage, SendMessage};
+pub use numbers::Numbering;
 
 /// The layer below: what a [`Backend`] is made of.
 pub use pagewire_sockets as sockets;

@@ -46,7 +46,7 @@ impl Plan {
 /// Arguments of all measurements with rounds.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Common {
-    /// Rounds of each engine that count, taken in turns; one more before them warms up
+    /// Rounds of each engine that count, 3 to 1000, taken in turns; one more before them warms up
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(3..=1000), value_name = "N")]
     pub(crate) rounds: u16,
 

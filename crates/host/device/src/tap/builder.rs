@@ -134,7 +134,8 @@ impl TapBuilder {
     /// hash. The queues are for a host of several cores, whose shards pass packets on to where they belong.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// As [`open`](Self::open). A device that another program has open is refused, although the kernel would attach
+    /// further queues: the two would share its frames.
     pub fn open_queues(self, queues: usize) -> Result<Vec<Tap>, DeviceError> {
         let settings = self.check(queues)?;
         let TapParts { queues: mut all, name, kernel_mac, mtu } = self.make(&settings, queues)?;
@@ -202,7 +203,7 @@ impl TapBuilder {
                 }
             }
         };
-        let (fds, name) = attach_all(settings, queues, existing, appeared)?;
+        let (fds, name) = attach_all(&netlink, settings, queues, existing, appeared)?;
         let gone = || system(format!("set up tap {name}"), io::ErrorKind::NotFound.into());
         let found = link(&name)?.ok_or_else(gone)?;
         if let Some(first) = fds.first().filter(|_| is_new) {
@@ -317,6 +318,7 @@ struct TapInfo {
 
 /// Attaches as many queues as wanted; beside the only one of a new device, detached spare ones.
 fn attach_all(
+    netlink: &Netlink,
     settings: &Settings,
     queues: usize,
     existing: Option<Link>,
@@ -330,7 +332,7 @@ fn attach_all(
         spare.insert(0, first);
         return Ok((spare, name));
     }
-    let (first, name) = attach_first(name, queues > 1, existing)?;
+    let (first, name) = attach_first(netlink, name, queues > 1, existing)?;
     let mut fds = vec![first];
     for _ in 1..queues {
         let (fd, _) = sys::attach(&name, Queues::Many)
@@ -370,26 +372,41 @@ fn attach_own(
     Some((first, queues, name))
 }
 
-/// Attaches the first queue. An existing device takes only the kind of request it was made with. A device
-/// made for many queues would share frames with another program: refused unless wanted.
+/// Attaches the first queue. An existing device takes only the kind of request it was made with. One for several
+/// queues takes them from several programs, whose frames it would share: refused here.
 fn attach_first(
+    netlink: &Netlink,
     name: &str,
     multi_queue: bool,
     existing: Option<Link>,
 ) -> Result<(OwnedFd, String), DeviceError> {
     let existed = existing.is_some();
-    let kind = if multi_queue { Queues::Many } else { Queues::One };
-    match sys::attach(name, kind) {
-        Ok(attached) => Ok(attached),
+    let refused = |(step, e)| attach_error(name, step, existed, e);
+    let in_use = || refused((Step::Attach, Errno::BUSY.into()));
+    let is_open = existing.is_some_and(|link| link.is_open());
+    let kind = match existing {
+        _ if !multi_queue => Queues::One,
+        Some(_) if is_open => return Err(in_use()),
+        Some(_) => Queues::Many,
+        // Refused if another program makes the device first.
+        None => Queues::ManyOfNew,
+    };
+    let attached = match sys::attach(name, kind) {
         Err((Step::Attach, e)) if existed && !multi_queue && errno(&e) == Errno::INVAL => {
-            if existing.is_some_and(|link| link.carrier) {
-                return Err(attach_error(name, Step::Attach, existed, Errno::BUSY.into()));
+            if is_open {
+                return Err(in_use());
             }
-            let attached = sys::attach(name, Queues::Many);
-            attached.map_err(|(step, e)| attach_error(name, step, existed, e))
+            sys::attach(name, Queues::Many)
         }
-        Err((step, e)) => Err(attach_error(name, step, existed, e)),
+        done => done,
+    };
+    let (first, name) = attached.map_err(refused)?;
+    // Programs that open the device at the same time all see that here. None of them keeps it.
+    let now = if existed { netlink.link(&name).ok().flatten() } else { None };
+    if now.and_then(|link| link.open_queues).is_some_and(|queues| queues > 1) {
+        return Err(in_use());
     }
+    Ok((first, name))
 }
 
 /// Whether an address is in the network of another.

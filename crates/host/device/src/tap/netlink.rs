@@ -31,10 +31,14 @@ const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_TXQLEN: u16 = 13;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_CARRIER: u16 = 33;
 const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+/// `linux/if_link.h`, since Linux 4.17, of a tap for several queues.
+const IFLA_TUN_NUM_QUEUES: u16 = 8;
+const IFLA_TUN_NUM_DISABLED_QUEUES: u16 = 9;
 const ARPHRD_ETHER: u16 = 1;
 const IFF_UP: u32 = 1;
-const IFF_LOWER_UP: u32 = 0x1_0000;
 
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -59,9 +63,18 @@ pub(super) struct Link {
     pub(super) is_tap: bool,
     pub(super) up: bool,
     /// Whether the other end is there: for a tap, a program that has it open.
-    pub(super) carrier: bool,
+    carrier: bool,
+    /// Queues that programs have, detached ones included: of a tap for several queues, if the kernel says so.
+    pub(super) open_queues: Option<u32>,
     pub(super) mtu: usize,
     pub(super) mac: [u8; 6],
+}
+
+impl Link {
+    /// Whether a program has the tap open.
+    pub(super) fn is_open(&self) -> bool {
+        self.open_queues.map_or(self.carrier, |queues| queues > 0)
+    }
 }
 
 pub(super) struct Netlink {
@@ -261,7 +274,8 @@ fn parse_link(reply: &[u8]) -> Option<Link> {
         index: read_u32(reply, HEADER + 4)?,
         is_tap: false,
         up: read_u32(reply, HEADER + 8)? & IFF_UP != 0,
-        carrier: read_u32(reply, HEADER + 8)? & IFF_LOWER_UP != 0,
+        carrier: false,
+        open_queues: None,
         mtu: 0,
         mac: [0; 6],
     };
@@ -270,15 +284,31 @@ fn parse_link(reply: &[u8]) -> Option<Link> {
         match (kind, value.len()) {
             (IFLA_MTU, 4) => link.mtu = read_u32(value, 0)? as usize,
             (IFLA_ADDRESS, 6) => link.mac.copy_from_slice(value),
+            // The flag of a carrier is missing while the device is down.
+            (IFLA_CARRIER, 1) => link.carrier = value != [0],
             (IFLA_LINKINFO, _) => {
-                let mut info = attributes(value);
                 let tun = |(kind, name)| kind == IFLA_INFO_KIND && name == b"tun\0";
-                link.is_tap = is_ethernet && info.any(tun);
+                link.is_tap = is_ethernet && attributes(value).any(tun);
+                if link.is_tap {
+                    link.open_queues = parse_queues(value);
+                }
             }
             _ => {}
         }
     }
     Some(link)
+}
+
+/// Attached and detached queues, in the information about a tap.
+fn parse_queues(info: &[u8]) -> Option<u32> {
+    let (_, data) = attributes(info).find(|(kind, _)| *kind == IFLA_INFO_DATA)?;
+    let number = |wanted| {
+        let (_, value) = attributes(data).find(|(kind, _)| *kind == wanted)?;
+        read_u32(value, 0)
+    };
+    let (attached, detached) =
+        (number(IFLA_TUN_NUM_QUEUES)?, number(IFLA_TUN_NUM_DISABLED_QUEUES)?);
+    Some(attached.saturating_add(detached))
 }
 
 /// The kinds and values of consecutive attributes.

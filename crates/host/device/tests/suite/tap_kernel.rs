@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
@@ -148,6 +149,62 @@ fn refusals_say_what_to_do_in_one_line() {
             assert!(error.to_string().contains(text), "{error}");
             assert!(!error.to_string().contains('\n'));
         }
+    });
+}
+
+/// Whether the reason is that another program has the tap open.
+fn is_in_use(error: &DeviceError) -> bool {
+    error.to_string().contains("another program has it open")
+}
+
+#[test]
+fn a_tap_that_another_has_open_is_refused_however_many_queues_it_and_we_want() {
+    in_namespace(|| {
+        for (made, held) in [("", 1), ("", 2), (" multi_queue", 1), (" multi_queue", 2)] {
+            for wanted in [1, 2, 4] {
+                let stays = !made.is_empty();
+                if stays {
+                    ip(&format!("tuntap add pwtest0 mode tap{made}"));
+                }
+                let open = |queues| Tap::builder("pwtest0").open_queues(queues);
+                let holder = open(held).unwrap();
+                let error = open(wanted).unwrap_err();
+                assert!(is_in_use(&error), "{made} {held} {wanted}: {error}");
+                // Also while the device has no carrier to show.
+                ip("link set pwtest0 down");
+                let error = open(wanted).unwrap_err();
+                assert!(is_in_use(&error), "{made} {held} {wanted}: {error}");
+                drop(holder);
+                assert_eq!(open(wanted).unwrap().len(), wanted, "nobody has it open now");
+                assert_eq!(exists("pwtest0"), stays);
+                if stays {
+                    ip("link del pwtest0");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn of_programs_that_open_a_tap_at_the_same_time_one_has_it_at_most() {
+    in_namespace(|| {
+        ip("tuntap add pwtest0 mode tap multi_queue");
+        for name in ["pwtest0", "pwtest1"] {
+            for _ in 0..20 {
+                let start = Barrier::new(3);
+                // A tap is kept until all have tried.
+                let tries: Vec<_> = thread::scope(|scope| {
+                    let open = |queues| {
+                        start.wait();
+                        Tap::builder(name).left_alone(true).open_queues(queues)
+                    };
+                    let all = [1, 2, 3].map(|queues| scope.spawn(move || open(queues)));
+                    all.map(|one| one.join().unwrap()).into_iter().collect()
+                });
+                assert!(tries.iter().flatten().count() <= 1, "several have it");
+            }
+        }
+        drop(Tap::builder("pwtest0").open_queues(2).unwrap());
     });
 }
 

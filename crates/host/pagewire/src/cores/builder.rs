@@ -20,7 +20,7 @@ use crate::shared::group::Group;
 pub struct CoresBuilder {
     host: HostBuilder,
     count: usize,
-    /// Queues of the first link's device, beyond that which the host's settings have.
+    /// Queues of the first link's device, in the place of that which the host's settings have.
     queues: Vec<Box<dyn Device>>,
 }
 
@@ -35,7 +35,7 @@ impl HostBuilder {
 
 impl CoresBuilder {
     /// Queues of the first link's device, one for each core, such as those of `TapBuilder::open_queues`, in the place of
-    /// [`HostBuilder::device`]. Cores beyond the number of queues send by those of others, and receive through them.
+    /// [`HostBuilder::device`], whose device is dropped. Cores beyond the number of queues send by those of others, and receive through them.
     pub fn device_queues<D: Device + 'static>(
         mut self,
         queues: impl IntoIterator<Item = D>,
@@ -82,9 +82,7 @@ impl CoresBuilder {
             return Err(StartError::Cores(count));
         }
         let mut queues = self.queues.into_iter();
-        if !self.host.has_device()
-            && let Some(queue) = queues.next()
-        {
+        if let Some(queue) = queues.next() {
             self.host = self.host.device(queue);
         }
         let (plan, links) = self.host.plan()?;

@@ -10,6 +10,11 @@ use crate::{TcpListener, TcpStream, net};
 
 /// A socket that listens on every shard of a host: [`Cores::listen`](crate::Cores::listen). Clones are the same
 /// listener, which closes when the last is dropped.
+///
+/// A part of the connections belongs to each shard, whether the shard listens or not. A shard whose own listener
+/// ([`shards`](Self::shards)) closes before the others resets those that wait there, and refuses its part of the new
+/// ones: the other shards do not take it, as the rest of an `SO_REUSEPORT` group does. The shard has its part again
+/// when it listens with [`BindOptions::every_shard`](crate::BindOptions::every_shard).
 #[derive(Clone, Debug)]
 pub struct CoresListener(OfEach<TcpListener>);
 

@@ -487,6 +487,58 @@ fn a_host_has_some_cores_but_not_too_many_and_a_queue_for_each_at_most() {
 }
 
 #[test]
+fn queues_take_the_place_of_a_device_that_was_given_before() {
+    let ((left, right), (unused, _far)) = (pair(), pair());
+    let server = Host::builder().device(unused).address("10.0.0.1/24").cores(2);
+    let server = server.device_queues(spread(left, 2, 0)).start().expect("server");
+    let client = Host::builder().device(right).address("10.0.0.2/24").start().expect("client");
+    let listener = server.listen(SERVER).expect("listener");
+    let _near = client.connect_timeout(SERVER, PATIENCE).expect("by the queues");
+    listener.accept().expect("accepted");
+}
+
+#[test]
+fn a_shard_whose_listener_closes_refuses_its_part_of_the_connections_until_it_listens_again() {
+    let world = World::new(2);
+    let listener = world.server.listen(SERVER).expect("listener");
+    let [first, second] = listener.shards() else { panic!("two shards") };
+    let (first, second) = (first.clone(), second.clone());
+    drop(listener);
+    let server: SocketAddr = SERVER.parse().expect("address");
+    let peer = |port| SocketAddr::from(([10, 0, 0, 2], port));
+    let connect = |port| {
+        let options = ConnectOptions::new().local(peer(port));
+        let stream = world.client.start_connect_with(server, &options).expect("connect");
+        stream.set_nonblocking(true).expect("nonblocking");
+        world.settle();
+        stream
+    };
+    let home = |port| world.server.home(server, peer(port));
+    let all: Vec<_> = (5000..5020).map(|port| (port, connect(port))).collect();
+    drop(second);
+    world.settle();
+    for (port, stream) in &all {
+        let end = (&*stream).read(&mut [0]).expect_err("no data").kind();
+        let expected = [ErrorKind::WouldBlock, ErrorKind::ConnectionReset][home(*port)];
+        assert_eq!(end, expected, "{port}");
+    }
+    for port in 6000..6020 {
+        let error = connect(port).take_error().expect("known").map(|error| error.kind());
+        assert_eq!(error, [None, Some(ErrorKind::ConnectionRefused)][home(port)], "{port}");
+    }
+    // Neither one shard alone nor all can listen there now, but that one as a part of all.
+    let shard = &world.server.shards()[1];
+    assert_eq!(shard.listen(SERVER).expect_err("taken").kind(), ErrorKind::AddrInUse);
+    assert_eq!(world.server.listen(SERVER).expect_err("taken").kind(), ErrorKind::AddrInUse);
+    let options = BindOptions::new().every_shard(true);
+    let again = shard.listen_with(SERVER, &options).expect("again");
+    let new: Vec<_> = (7000..7020).map(connect).collect();
+    let of_second = (7000..7020).filter(|port| home(*port) == 1).count();
+    assert_eq!(accepted(&[again])[0].len(), of_second);
+    drop((first, new));
+}
+
+#[test]
 fn a_host_of_one_core_passes_nothing_on() {
     let world = World::new(1);
     let _listener = world.server.listen_with(SERVER, &BindOptions::new().backlog(9)).expect("one");

@@ -53,12 +53,7 @@ impl<B: Backend> Descriptors<B> {
     /// Numbers that name no file are skipped.
     ///
     /// This is how a thread that waits for other things, too, waits for files: the waker ends its wait.
-    pub fn watched<T>(
-        &self,
-        fds: &[Fd],
-        waker: &Waker,
-        body: impl FnOnce(&dyn Fn()) -> T,
-    ) -> T {
+    pub fn watched<T>(&self, fds: &[Fd], waker: &Waker, body: impl FnOnce(&dyn Fn()) -> T) -> T {
         let files: Vec<_> = fds.iter().filter_map(|&fd| self.file(fd).ok()).collect();
         let waits: Vec<_> =
             files.iter().map(|file| file.wait(&self.runtime, Events::all())).collect();

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use pagewire_mem::{Frag, Instant};
 use pagewire_stack::{
-    Chunks, Discard, Error, ErrorEntry, ErrorOrigin, Lend, Message, Parts, Readiness, RecvFlags, Stack, Tcp,
-    TcpId, UdpMessage, option,
+    Chunks, Discard, Error, ErrorEntry, ErrorOrigin, Lend, Message, Parts, Readiness, RecvFlags,
+    Stack, Tcp, TcpId, UdpMessage, option,
 };
 
 use super::options::{info_and_data, put_timestamp, returns_payload};

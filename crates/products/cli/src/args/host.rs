@@ -196,7 +196,8 @@ pub(crate) struct ProxyOptions {
     #[arg(long, value_name = "ADDR")]
     pub(crate) to: SocketAddr,
 
-    /// Connections that are forwarded at once, 1 to 28232, divided among the cores; more wait in the backlog
+    /// Connections that are forwarded at once, 1 to 28232, divided among the cores, of which there are no more than that;
+    /// more wait in the backlog
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=PROXY_MAX_CONNECTIONS as i64), value_name = "N")]
     pub(crate) connections: u32,
 

@@ -18,9 +18,12 @@ use crate::view::{self, Printed, ViewSockets};
 pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     check(options)?;
     let asked = ViewSockets::new(&options.net.view)?;
-    let mut opened = net::open(&options.net, options.cores.cores, Some(options.memory), None)?;
+    // Each core forwards one connection at least.
+    let (connections, wanted) = (options.connections as usize, options.cores.cores);
+    let cores = wanted.min(connections);
+    let mut opened = net::open(&options.net, cores, Some(options.memory), None)?;
     let config = ForwardConfig {
-        connections: (options.connections as usize).div_ceil(options.cores.cores),
+        connections,
         connect_timeout: Duration::from_secs(options.connect_timeout.into()),
         idle_timeout: (options.idle_timeout > 0)
             .then(|| Duration::from_secs(options.idle_timeout.into())),
@@ -52,7 +55,12 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
         say(format_args!("forwarding {on} to {}", options.to));
     }
 
-    opened.warn_of_silence(&options.net);
+    if cores < wanted {
+        crate::failure::complain!(
+            "pagewire: {cores} of {wanted} cores forward: --connections is {connections}"
+        );
+    }
+    opened.warn(&options.net);
     let mut refusals = RefusalLog::new(Instant::now());
     let mut end = Ok(());
     while !stop.is_set() && end.is_ok() {
@@ -106,8 +114,13 @@ fn check(options: &ProxyOptions) -> Result<(), Failure> {
 struct Proxies(Arc<[Proxy]>);
 
 impl Proxies {
+    /// The proxies of a host, with these settings of all together.
     fn new(host: &Cores, config: &ForwardConfig) -> Self {
-        Self(host.shards().iter().map(|shard| Proxy::new(shard, *config)).collect())
+        let shards = host.shards();
+        let parts = parts(config.connections, shards.len());
+        let proxy =
+            |(shard, connections)| Proxy::new(shard, ForwardConfig { connections, ..*config });
+        Self(shards.iter().zip(parts).map(proxy).collect())
     }
 
     /// Forwards the connections of the listener of each core. Returns the address at which all listen.
@@ -144,6 +157,11 @@ impl Proxies {
         }
         self.0.iter().for_each(Proxy::abort_all);
     }
+}
+
+/// The parts of `count` cores, as equal as can be.
+fn parts(all: usize, count: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |index| all / count + usize::from(index < all % count))
 }
 
 fn stats(report: &net::Report, proxies: &Proxies) -> String {
@@ -199,6 +217,13 @@ fn line(refusal: &Refusal) -> String {
 mod tests {
     use super::*;
     use pagewire::services::Error;
+
+    #[test]
+    fn the_parts_of_the_cores_are_nearly_equal_and_no_more_than_all() {
+        for (all, expected) in [(4, [1, 1, 1, 1]), (7, [2, 2, 2, 1]), (10_000, [2500; 4])] {
+            assert!(parts(all, 4).eq(expected), "{all}");
+        }
+    }
 
     #[test]
     fn each_refusal_is_a_line_and_a_flood_of_them_is_a_number() {

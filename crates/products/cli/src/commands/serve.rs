@@ -56,7 +56,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     }
 
     // Behind what may fail: a failure is one line.
-    opened.warn_of_silence(&options.net);
+    opened.warn(&options.net);
     if geteuid().is_root() {
         crate::failure::complain!("pagewire: serve stays root; with --user NAME it gives that up");
     }

@@ -42,6 +42,7 @@ impl OpenNetwork {
         match self.link_again(options) {
             Ok(link) => {
                 crate::failure::complain!("pagewire: {name} is back");
+                self.warn_of_idle_cores();
                 (self.link, self.waits_because) = (Some(link), None);
             }
             Err(Failure::Failed(why) | Failure::Usage(why) | Failure::Interrupted(why)) => {
@@ -52,9 +53,10 @@ impl OpenNetwork {
     }
 
     /// Makes the present device the host's link.
-    fn link_again(&self, options: &NetOptions) -> Result<LinkId, Failure> {
+    fn link_again(&mut self, options: &NetOptions) -> Result<LinkId, Failure> {
         let queues = net::tap_queues(options, self.host.shards().len(), self.memory)?;
-        let queues = self.report.wrappers_again(options.fault).around_all(queues)?;
+        self.one_receives = queues.one_receives;
+        let queues = self.report.wrappers_again(options.fault).around_all(queues.devices)?;
         let link = self.host.add_link(queues, |link| {
             let link = options.addr.iter().fold(link, Link::address);
             options.gateway.iter().fold(link, Link::gateway)

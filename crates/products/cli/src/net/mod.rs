@@ -14,14 +14,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pagewire::device::{
-    Dhcp, DhcpConfig, DhcpWatch, Fault, FaultConfig, FaultWatch, Pcap, PcapConfig, TapBuilder,
-    VhostMonitor, VhostUser, VhostUserBuilder,
+    DeviceError, Dhcp, DhcpConfig, DhcpWatch, Fault, FaultConfig, FaultWatch, Pcap, PcapConfig,
+    TapBuilder, VhostMonitor, VhostUser, VhostUserBuilder,
 };
 use pagewire::tcp::mtu_of_pages;
 use pagewire::{Cidr, CidrError, Device, Tap};
 use pagewire::{Cores, Host, HostBuilder, LinkId};
 use pagewire_control as control;
 use pagewire_gateway::sandbox::SandboxUser;
+use rustix::io::Errno;
 
 use crate::args::{NetLink, NetOptions};
 use crate::failure::{Failure, reason, socket_failure};
@@ -43,6 +44,8 @@ pub(crate) struct OpenNetwork {
     link: Option<LinkId>,
     /// The last reported reason why there is none although there is a device.
     waits_because: Option<String>,
+    /// Why the first core receives for several, if so.
+    one_receives: Option<String>,
     /// Bytes of memory that the device receives into.
     memory: Option<u64>,
     _socket: Option<SocketFile>,
@@ -79,8 +82,24 @@ impl OpenNetwork {
         }
     }
 
-    /// Warns of a tap by which this machine reaches none of our addresses: it would only be silent.
-    pub(crate) fn warn_of_silence(&self, options: &NetOptions) {
+    /// Warns of what would only be slow or silent. Called behind what may fail: a failure is one line.
+    pub(crate) fn warn(&self, options: &NetOptions) {
+        self.warn_of_idle_cores();
+        self.warn_of_silence(options);
+    }
+
+    /// Warns of cores that the device leaves with little to do.
+    fn warn_of_idle_cores(&self) {
+        if let Some(why) = &self.one_receives {
+            let cores = self.host.shards().len();
+            crate::failure::complain!(
+                "pagewire: the first of {cores} cores receives for all: {why}"
+            );
+        }
+    }
+
+    /// Warns of a tap by which this machine reaches none of our addresses.
+    fn warn_of_silence(&self, options: &NetOptions) {
         let tap = tap_name(options);
         // The tap is a port of a bridge, where others have the addresses.
         let is_port = Path::new("/sys/class/net").join(tap).join("master").exists();
@@ -219,13 +238,15 @@ pub(crate) fn open(
         NetLink::VhostUser => {
             let ports = vhost_user(options, cores, memory)?;
             let monitor = ports.first().map(VhostUser::monitor);
-            (boxed(ports), monitor)
+            let one_receives = why_one_queue(options, cores);
+            (CoreQueues { devices: boxed(ports), one_receives }, monitor)
         }
         NetLink::Tap | NetLink::Pair => (tap_queues(options, cores, memory)?, None),
     };
+    let CoreQueues { devices, one_receives } = queues;
     let line = LineWrappers::open(options.fault, options.pcap.as_deref())?;
     let watch = line.watch();
-    let mut queues = line.around_all(queues)?;
+    let mut queues = line.around_all(devices)?;
     let mut dhcp = None;
     if let Some(config) = dhcp_config
         && let Some(device) = queues.pop()
@@ -248,8 +269,17 @@ pub(crate) fn open(
     let socket = options.socket.as_deref().and_then(SocketFile::new);
     let addresses = ours.iter().map(Cidr::addr).collect();
     let link = Some(LinkId::FIRST);
-    let waits_because = None;
-    Ok(OpenNetwork { host, addresses, report, link, waits_because, memory, _socket: socket })
+    let opened = OpenNetwork {
+        host,
+        addresses,
+        report,
+        link,
+        waits_because: None,
+        one_receives,
+        memory,
+        _socket: socket,
+    };
+    Ok(opened)
 }
 
 /// A builder with a setting, if there is a value for it.
@@ -282,31 +312,64 @@ fn tap_builder(options: &NetOptions, memory: Option<u64>) -> TapBuilder {
     with(tap, memory.map(bytes), TapBuilder::pool_bytes)
 }
 
-/// The queues of the tap: one for each core, or one for all if something is around the device, or an existing tap has
-/// only one.
+/// The queues of a device: one for each core, or fewer.
+struct CoreQueues {
+    devices: Vec<Box<dyn Device>>,
+    /// Why the first core receives for several, if so.
+    one_receives: Option<String>,
+}
+
+/// The queues of the tap: one for each core, or one for all if something is around the device, an existing tap has only
+/// one, or the memory is too little for several.
 fn tap_queues(
     options: &NetOptions,
     cores: usize,
     memory: Option<u64>,
-) -> Result<Vec<Box<dyn Device>>, Failure> {
-    if cores > 1 && !is_wrapped(options) {
+) -> Result<CoreQueues, Failure> {
+    let mut one_receives = why_one_queue(options, cores);
+    if cores > 1 && one_receives.is_none() {
         let of_each = memory.map(|bytes| bytes / cores as u64);
         match tap_builder(options, of_each).open_queues(cores) {
-            Ok(queues) => return Ok(boxed(queues)),
-            // The error of the next try, if there is one, is that of a tap which is of no use at all.
-            Err(error) => tracing::info!(%error, "the cores share one queue"),
+            Ok(queues) => return Ok(CoreQueues { devices: boxed(queues), one_receives }),
+            Err(error) => one_receives = Some(one_will_do(options, error)?),
         }
     }
-    Ok(vec![Box::new(tap_builder(options, memory).open()?)])
+    let tap = tap_builder(options, memory).open()?;
+    Ok(CoreQueues { devices: vec![Box::new(tap)], one_receives })
+}
+
+/// Why a tap that cannot have several queues may be opened with one.
+fn one_will_do(options: &NetOptions, error: DeviceError) -> Result<String, DeviceError> {
+    match error {
+        DeviceError::System { source, .. }
+            if source.raw_os_error() == Some(Errno::INVAL.raw_os_error()) =>
+        {
+            Ok(format!("the tap {} was made without multi_queue", tap_name(options)))
+        }
+        // Settings that make no sense are refused again.
+        DeviceError::Config(why) => Ok(why),
+        error => Err(error),
+    }
+}
+
+/// The options for which the device of several cores has one queue, if any are given.
+fn why_one_queue(options: &NetOptions, cores: usize) -> Option<String> {
+    let NetOptions { fault, pcap, dhcp, queues, .. } = options;
+    let one_pair = *queues == Some(1);
+    let given = [
+        (fault.is_some(), "--fault"),
+        (pcap.is_some(), "--pcap"),
+        (dhcp.is_some(), "--dhcp"),
+        (one_pair, "--queues 1"),
+    ];
+    let given: Vec<&str> =
+        given.into_iter().filter_map(|(is_given, name)| is_given.then_some(name)).collect();
+    let names = given.join(", ");
+    (cores > 1 && !given.is_empty()).then(|| format!("the device has one queue with {names}"))
 }
 
 /// Least memory of a virtual machine's port for frames, in bytes.
 const LEAST_POOL: u32 = 1 << 20;
-
-/// Whether something is around the device, which has one queue then.
-fn is_wrapped(options: &NetOptions) -> bool {
-    options.fault.is_some() || options.pcap.is_some() || options.dhcp.is_some()
-}
 
 fn boxed<D: Device + 'static>(devices: Vec<D>) -> Vec<Box<dyn Device>> {
     devices.into_iter().map(|device| Box::new(device) as Box<dyn Device>).collect()
@@ -320,7 +383,7 @@ fn vhost_user(
     memory: Option<u64>,
 ) -> Result<Vec<VhostUser>, Failure> {
     let pairs = options.queues.map_or(cores, usize::from);
-    let devices = if is_wrapped(options) { 1 } else { cores.min(pairs) };
+    let devices = if why_one_queue(options, cores).is_some() { 1 } else { cores.min(pairs) };
     let memory = memory.map(|bytes| (bytes / devices as u64).max(LEAST_POOL.into()));
     let path = options.socket.as_deref().unwrap_or(Path::new(""));
     let port = VhostUser::builder().trust_front_end(options.trust_front_end);
@@ -457,7 +520,7 @@ fn dhcp_config(
     let (server, prefix) = first.ok_or_else(|| {
         Failure::Usage("--dhcp gives IPv4 addresses: give us one with --addr, too".into())
     })?;
-    let refused = |e: pagewire::device::DeviceError| Failure::misused("--dhcp", e);
+    let refused = |e: DeviceError| Failure::misused("--dhcp", e);
     let router = gateways.iter().find_map(|gateway| match gateway {
         IpAddr::V4(gateway) => Some(*gateway),
         IpAddr::V6(_) => None,

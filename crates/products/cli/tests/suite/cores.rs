@@ -180,7 +180,11 @@ fn cores_share_a_queue_with_something_around_it() {
     let Some(lab) = Lab::new(&["curl"]) else { return };
     let server = serve(&lab, &["--stats=json", "--fault", "delay=1ms", "--pcap", "all.pcapng"]);
     fetch(&lab);
-    check_sums(&server.stop("TERM"), "tcp_passive_opens", REQUESTS);
+    let said = server.stop("TERM");
+    let warning =
+        "the first of 2 cores receives for all: the device has one queue with --fault, --pcap";
+    assert!(said.contains(warning), "{said}");
+    check_sums(&said, "tcp_passive_opens", REQUESTS);
     assert!(fs::metadata(lab.path("all.pcapng")).expect("a capture").len() > REQUESTS * 100_000);
 }
 
@@ -204,6 +208,74 @@ fn cores_share_the_only_queue_of_a_tap_that_was_made_before_and_wait_for_the_nex
     }
     let said = server.stop("TERM");
     assert_eq!(said.matches("pw0 is back").count(), 2, "{said}");
+    // At the start, and of the first that came back.
+    let warning = "the first of 2 cores receives for all: the tap pw0 was made without multi_queue";
+    assert_eq!(said.matches(warning).count(), 2, "{said}");
+    assert_eq!(said.matches("receives for all").count(), 2, "{said}");
+}
+
+#[test]
+fn a_tap_that_another_server_has_is_refused_whatever_the_cores_of_both() {
+    let Some(lab) = Lab::new(&[]) else { return };
+    for held in ["1", "2"] {
+        let command = |cores| {
+            let mut command = lab.command(PAGEWIRE);
+            command.arg("serve").args(NET).args(["--cores", cores, "--control", "none", "."]);
+            command
+        };
+        let first = Running::saying(command(held).stderr(Stdio::piped()), "serving ");
+        for wanted in ["1", "2"] {
+            let second = command(wanted).output().expect("it runs");
+            let said = text(&second.stderr);
+            assert_eq!(second.status.code(), Some(1), "{held} {wanted}: {said}");
+            assert!(said.contains("another program has it open"), "{held} {wanted}: {said}");
+        }
+        let said = first.stop("TERM");
+        assert!(!said.contains("receives for all"), "{said}");
+    }
+}
+
+/// A proxy for [`REQUESTS`] clients, all of which come before the upstream answers one; returns what it said.
+fn crowd(lab: &Lab, options: &[&str]) -> String {
+    lab.netns.inside(|| {
+        let upstream = TcpListener::bind("0.0.0.0:8000").expect("a listener");
+        let mut command = pagewire_testkit::command(PAGEWIRE);
+        command.arg("proxy").args(NET).args(["--stats", "--control", "none"]).args(options);
+        command.args(["--listen", "10.77.0.2:80", "--to", "10.77.0.1:8000"]);
+        let proxy = Running::saying(command.stderr(Stdio::piped()), "forwarding ");
+        let to = "10.77.0.2:80".parse().expect("an address");
+        let connect = |_| TcpStream::connect_timeout(&to, PATIENCE).expect("a connection");
+        let clients: Vec<TcpStream> = (0..REQUESTS).map(connect).collect();
+        let served = std::thread::spawn(move || {
+            for _ in 0..REQUESTS {
+                let (mut served, _) = upstream.accept().expect("a connection");
+                served.write_all(b"answer").expect("sent");
+            }
+        });
+        for mut client in clients {
+            client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            client.shutdown(Shutdown::Write).expect("it stands");
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).expect("received");
+            assert_eq!(answer, "answer");
+        }
+        served.join().expect("the upstream");
+        proxy.stop("TERM")
+    })
+}
+
+#[test]
+fn the_connections_of_a_proxy_are_those_of_all_cores_together() {
+    let Some(lab) = Lab::new(&[]) else { return };
+    for (options, most, warning) in [
+        (["--cores", "4", "--connections", "1"], 1, "1 of 4 cores forward: --connections is 1"),
+        (["--cores", "2", "--connections", "3"], 3, ""),
+    ] {
+        let said = crowd(&lab, &options);
+        assert_eq!(counter(&said, "accepted"), REQUESTS, "{said}");
+        assert_eq!(counter(&said, "most_at_once"), most, "{said}");
+        assert!(said.contains(warning), "{said}");
+    }
 }
 
 #[test]

@@ -420,6 +420,23 @@ fn bench_cores_prints_one_core_and_two_beside_others_and_only_strays_are_passed_
 }
 
 #[test]
+fn bench_cores_takes_all_cores_as_other_commands_do() {
+    let few = ["bench", "cores", "--what", "bulk", "--strays", "0", "--seconds", "0.05", "--json"];
+    let output = pagewire(&[&few[..], &["--cores", "all"]].concat());
+    let (all, said) = (text(&output.stdout), text(&output.stderr));
+    match std::thread::available_parallelism().map_or(1, usize::from).min(32) {
+        1 => assert!(said.contains("this process has one processor"), "{said}"),
+        count => assert!(all.contains(&format!(r#""cores":{count},"#)), "{all}{said}"),
+    }
+    for wrong in ["1", "33", "many"] {
+        let output = pagewire(&[&few[..], &["--cores", wrong]].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("give a number from 2 to 32, or all"), "{said}");
+    }
+}
+
+#[test]
 fn bench_port_prints_every_path_of_every_frame_and_loses_none() {
     let lines = bench(&["port", "--frames", "2000", "--frame", "60,1500"]);
     let ours = ["build", "accounted", "hook-pass", "hook-drop"];

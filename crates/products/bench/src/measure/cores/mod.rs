@@ -26,6 +26,7 @@ mod world;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use pagewire::Cores;
 
 use self::flood::FloodKind;
 use self::load::SIZE;
@@ -45,8 +46,8 @@ use crate::table::{
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct CoresOptions {
-    /// Cores of the larger host
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=32), value_name = "N")]
+    /// Cores of the larger host, 2 to 32; `all`: those that are available
+    #[arg(long, default_value = "2", value_parser = number, value_name = "N|all")]
     cores: u8,
 
     /// What the cores do; several with commas
@@ -177,6 +178,20 @@ impl Options for CoresOptions {
         }
         Ok(results)
     }
+}
+
+/// A number of cores of the larger host; `all`: as many as this process may use.
+fn number(text: &str) -> Result<u8, String> {
+    const MOST: u8 = Cores::MAX as u8;
+    let count = match text {
+        "all" => Some(u8::try_from(processors().len()).unwrap_or(MOST).min(MOST)),
+        _ => text.parse().ok().filter(|count| *count <= MOST),
+    };
+    let count = count.filter(|count| *count >= 2);
+    count.ok_or_else(|| match text {
+        "all" => "this process has one processor, and the larger host has 2 cores".to_owned(),
+        _ => format!("give a number from 2 to {MOST}, or all"),
+    })
 }
 
 /// Why this process may not measure over a tap, if so.
