@@ -47,7 +47,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let raw = Raw(&rust);
                 // SAFETY: the buffer is as long as is said; the null pointers take no address.
                 let n = unsafe {
-                    raw.recvfrom(from_rust, into, len, libc::MSG_DONTWAIT, nothing.cast(), nothing.cast())
+                    raw.recvfrom(
+                        from_rust,
+                        into,
+                        len,
+                        libc::MSG_DONTWAIT,
+                        nothing.cast(),
+                        nothing.cast(),
+                    )
                 };
                 assert!(n.is_err());
             }

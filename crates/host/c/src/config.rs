@@ -131,7 +131,8 @@ impl Network {
             }
         }
         let Some(link) = link else {
-            let links = "tap=NAME, pair=NAME, vhost-user=PATH, stream=PATH, datagram=PATH or frames";
+            let links =
+                "tap=NAME, pair=NAME, vhost-user=PATH, stream=PATH, datagram=PATH or frames";
             return error(format!("no link: name one by {links}"));
         };
         if network.addresses.is_empty() {
@@ -139,7 +140,9 @@ impl Network {
         }
         let is_tap = matches!(link, LinkKind::Tap(_));
         if !is_tap && !network.host_addresses.is_empty() {
-            return error("host-addr is for tap: another link has no side in the kernel".to_owned());
+            return error(
+                "host-addr is for tap: another link has no side in the kernel".to_owned(),
+            );
         }
         if is_tap && network.queues.is_some() {
             return error("queues is not for tap: a tap has the kernel's queues".to_owned());

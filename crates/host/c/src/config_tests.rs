@@ -16,7 +16,10 @@ fn a_text_names_a_link_its_addresses_and_settings() {
     assert_eq!(network.host_addresses, ["10.77.0.1/24"]);
     assert_eq!(network.gateways, ["10.77.0.1"]);
     assert_eq!(network.routes, [("10.88.0.0/16".into(), "10.77.0.9".into())]);
-    assert_eq!((network.mtu, network.spin_us, network.memory), (Some(9000), Some(50), Some(1 << 20)));
+    assert_eq!(
+        (network.mtu, network.spin_us, network.memory),
+        (Some(9000), Some(50), Some(1 << 20))
+    );
     assert_eq!(network.mac, Some([2, 0, 0, 0, 0, 10]));
     let frames = Network::parse("frames,addr=10.0.0.1/24").unwrap();
     assert_eq!(frames.link, LinkKind::Frames);

@@ -29,7 +29,7 @@ use std::time::Duration;
 use libc::{epoll_event, sigset_t, timespec};
 use pagewire_posix::limits::MAX_IOV;
 use pagewire_posix::raw::Raw;
-use pagewire_posix::{Errno, EpollEvent, Fd};
+use pagewire_posix::{EpollEvent, Errno, Fd};
 
 use crate::bell::Bell;
 use crate::boundary::{Failure, Result, answer};
@@ -278,7 +278,9 @@ pub unsafe extern "C" fn pw_epoll_ctl(
                 // SAFETY: the structure is null or the caller's.
                 return match unsafe { libc::epoll_ctl(epoll, op, fd, event) } {
                     0 => Ok(0),
-                    _ if Failure::last().is(libc::EINVAL) || !is_open(epoll) => Err(Failure::last()),
+                    _ if Failure::last().is(libc::EINVAL) || !is_open(epoll) => {
+                        Err(Failure::last())
+                    }
                     _ => Err(Errno::NOENT.into()),
                 };
             }

@@ -193,7 +193,9 @@ pub unsafe extern "C" fn pw_munmap(addr: *mut c_void, len: size_t) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pw_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     match mapped_by(addr) {
-        Some(network) => answer(|| Ok(network.files.madvise(addr.addr(), len, advice).map(|()| 0)?)),
+        Some(network) => {
+            answer(|| Ok(network.files.madvise(addr.addr(), len, advice).map(|()| 0)?))
+        }
         // SAFETY: the caller's promise for the C library's function.
         None => unsafe { libc::madvise(addr, len, advice) },
     }
@@ -271,9 +273,9 @@ pub unsafe extern "C" fn pw_splice(
     flags: c_uint,
 ) -> ssize_t {
     match (owner(from), owner(to)) {
-        (Owner::Network(index), Owner::Network(other)) if index == other => on(index, |files| {
-            Raw(files).splice(from, from_offset, to, to_offset, len, flags)
-        }),
+        (Owner::Network(index), Owner::Network(other)) if index == other => {
+            on(index, |files| Raw(files).splice(from, from_offset, to, to_offset, len, flags))
+        }
         // A pipe of the kernel's holds no pages of a network's.
         (Owner::Network(_), _) | (_, Owner::Network(_)) => answer(|| Err(Errno::INVAL.into())),
         // SAFETY: the caller's promise for the C library's function.

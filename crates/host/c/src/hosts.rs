@@ -163,7 +163,8 @@ fn with_frames<T>(host: c_int, call: impl FnOnce(&mut FramesEnd) -> Result<T>) -
 
 fn frames(network: &Network) -> Result<MutexGuard<'_, FramesEnd>> {
     let frames = network.frames.as_ref();
-    let frames = frames.ok_or_else(|| Failure::new(Errno::NODEV, "the network's link is not frames"))?;
+    let frames =
+        frames.ok_or_else(|| Failure::new(Errno::NODEV, "the network's link is not frames"))?;
     Ok(frames.lock().unwrap_or_else(PoisonError::into_inner))
 }
 

@@ -103,7 +103,11 @@ impl Part {
 }
 
 /// Runs `body` while the files of `parts` ring, with a function that it calls before each look.
-fn watched<T>(parts: &[(Arc<Network>, Vec<Fd>)], waker: &Waker, body: &mut dyn FnMut(&dyn Fn()) -> T) -> T {
+fn watched<T>(
+    parts: &[(Arc<Network>, Vec<Fd>)],
+    waker: &Waker,
+    body: &mut dyn FnMut(&dyn Fn()) -> T,
+) -> T {
     match parts.split_first() {
         None => body(&|| {}),
         Some(((network, fds), rest)) => network.files.watched(fds, waker, |register| {
@@ -150,10 +154,15 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> Result
             for part in &mut parts {
                 ready += part.look()?;
             }
-            let timeout = if ready > 0 { Some(timespec { tv_sec: 0, tv_nsec: 0 }) } else { deadline.timespec() };
+            let timeout = if ready > 0 {
+                Some(timespec { tv_sec: 0, tv_nsec: 0 })
+            } else {
+                deadline.timespec()
+            };
             let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
             // SAFETY: the array is this function's; the mask is null or the caller's, who says it is valid.
-            let found = unsafe { libc::ppoll(kernel.as_mut_ptr(), kernel.len() as nfds_t, timeout, mask) };
+            let found =
+                unsafe { libc::ppoll(kernel.as_mut_ptr(), kernel.len() as nfds_t, timeout, mask) };
             if found < 0 {
                 // Nothing is lost: what is ready is found by the next call.
                 return Err(Failure::last());
@@ -244,11 +253,8 @@ const ASKED: [i16; 3] = [
     libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND,
     libc::POLLPRI,
 ];
-const ANSWERED: [i16; 3] = [
-    ASKED[0] | libc::POLLHUP | libc::POLLERR,
-    ASKED[1] | libc::POLLERR,
-    ASKED[2],
-];
+const ANSWERED: [i16; 3] =
+    [ASKED[0] | libc::POLLHUP | libc::POLLERR, ASKED[1] | libc::POLLERR, ASKED[2]];
 
 const WORD: usize = c_long::BITS as usize;
 
@@ -270,7 +276,8 @@ impl Sets {
     fn entries(&self) -> Vec<pollfd> {
         let mut entries = Vec::new();
         for fd in 0..self.count {
-            let asked = (0..3).filter(|&set| self.is_set(set, fd)).fold(0, |all, set| all | ASKED[set]);
+            let asked =
+                (0..3).filter(|&set| self.is_set(set, fd)).fold(0, |all, set| all | ASKED[set]);
             if asked != 0 {
                 entries.push(pollfd { fd: fd as c_int, events: asked, revents: 0 });
             }
@@ -301,7 +308,12 @@ impl Sets {
     }
 }
 
-fn select(sets: &Sets, mut entries: Vec<pollfd>, deadline: Deadline, mask: *const sigset_t) -> Result<c_int> {
+fn select(
+    sets: &Sets,
+    mut entries: Vec<pollfd>,
+    deadline: Deadline,
+    mask: *const sigset_t,
+) -> Result<c_int> {
     wait(&mut entries, deadline, mask)?;
     if entries.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
         return Err(Errno::BADF.into());

@@ -84,7 +84,11 @@ struct Stream {
 }
 
 /// Waits for a future, at most `limit_ms`; negative: for ever.
-fn wait<T>(host: &Host, limit_ms: c_int, future: impl Future<Output = std::io::Result<T>>) -> Result<T> {
+fn wait<T>(
+    host: &Host,
+    limit_ms: c_int,
+    future: impl Future<Output = std::io::Result<T>>,
+) -> Result<T> {
     let limit = u64::try_from(limit_ms).ok().map(Duration::from_millis);
     let done = host.block_on(timeout(host, limit, future))?;
     Ok(done.ok_or(Errno::AGAIN)??)

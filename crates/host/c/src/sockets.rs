@@ -215,7 +215,12 @@ pub extern "C" fn pw_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
 }
 
 /// A socket of the network with this index.
-pub(crate) fn socket_on(index: usize, domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
+pub(crate) fn socket_on(
+    index: usize,
+    domain: c_int,
+    kind: c_int,
+    protocol: c_int,
+) -> Result<c_int> {
     Ok(network::network(index)?.files.socket(domain, kind, protocol)?)
 }
 

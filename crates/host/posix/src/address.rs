@@ -65,8 +65,7 @@ impl SockAddr {
     /// # Errors
     /// `EINVAL` if it is too short, `EAFNOSUPPORT` if it is of another family.
     pub fn parse(bytes: &[u8]) -> Result<SocketAddr, Errno> {
-        let domain =
-            if family(bytes)? == libc::AF_INET6 { Domain::Inet6 } else { Domain::Inet };
+        let domain = if family(bytes)? == libc::AF_INET6 { Domain::Inet6 } else { Domain::Inet };
         match parse(domain, bytes)? {
             Given::Address(addr) => Ok(addr),
             Given::Unspecified => Err(Errno::AFNOSUPPORT),

@@ -98,7 +98,10 @@ pub(crate) fn named(handle: c_int) -> Result<Arc<Network>> {
     match usize::try_from(handle) {
         Ok(index) => network(index),
         Err(_) => network(used()?.ok_or_else(|| {
-            Failure::new(Errno::NODEV, "no network: set PAGEWIRE, or call pw_host_open and pw_host_use")
+            Failure::new(
+                Errno::NODEV,
+                "no network: set PAGEWIRE, or call pw_host_open and pw_host_use",
+            )
         })?),
     }
 }

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pagewire::device::{
-    DatagramLink, DeviceError, Frames, FramesConfig, FramesEnd, PairConfig, PairEnd, Queues, StreamLink,
-    VhostUser,
+    DatagramLink, DeviceError, Frames, FramesConfig, FramesEnd, PairConfig, PairEnd, Queues,
+    StreamLink, VhostUser,
 };
 use pagewire::{Device, Host, Pair, StartError, Tap};
 use pagewire_posix::{Descriptors, Errno};

@@ -91,7 +91,8 @@ fn both_headers_are_clean_in_c11_and_cpp17_and_the_types_are_the_c_librarys() {
     for (from, to) in renamed() {
         if !from.ends_with("64") && !own.contains(&&*from) {
             let types = format!("__typeof__(&{to}), __typeof__(&{from})");
-            code += &format!("_Static_assert(__builtin_types_compatible_p({types}), \"{from}\");\n");
+            code +=
+                &format!("_Static_assert(__builtin_types_compatible_p({types}), \"{from}\");\n");
         }
     }
     let source = folder.path("types.c");

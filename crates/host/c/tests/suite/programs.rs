@@ -35,7 +35,11 @@ impl Built {
 
     /// The program's own address, and its peer's.
     fn addresses(&self) -> (&'static str, &'static str) {
-        if self.way == Way::Kernel { ("127.0.0.1", "127.0.0.1") } else { ("10.77.0.2", "10.77.0.1") }
+        if self.way == Way::Kernel {
+            ("127.0.0.1", "127.0.0.1")
+        } else {
+            ("10.77.0.2", "10.77.0.1")
+        }
     }
 
     fn start(&self, name: &str, arguments: &str) -> Child {
@@ -131,7 +135,8 @@ fn an_epoll_server_echoes_and_watches_descriptors_of_the_kernel() {
 fn a_datagram_server_takes_many_at_once_and_sends_segments() {
     for way in WAYS.into_iter().filter(|_| ready()) {
         let built = Built::new("udp_server", way);
-        let ran = built.run(("udp_server", "OWN 7003 100"), ("peers", "datagrams OWN 7003 100 1000"));
+        let ran =
+            built.run(("udp_server", "OWN 7003 100"), ("peers", "datagrams OWN 7003 100 1000"));
         assert_eq!((&*ran.printed, &*ran.peer), ("served 100\n", "100 datagrams answered\n"));
         let ran = built.run(("udp_server", "OWN 7004 1"), ("peers", "segments OWN 7004 20 1000"));
         assert_eq!((&*ran.printed, &*ran.peer), ("served 1\n", "20 segments of 1000 bytes\n"));

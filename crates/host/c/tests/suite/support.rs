@@ -103,7 +103,10 @@ pub fn run(netns: &Netns, program: &Path, arguments: &str, network: Option<&str>
     let mut command = netns.command("timeout");
     command.args(["--kill-after=5", "60"]);
     // Sanitizers reserve more addresses than a test may have as memory.
-    command.args(["sh", "-c", "ulimit -S -d $(ulimit -H -d); exec \"$@\"", "sh"]).arg(program).args(arguments.split_whitespace());
+    command
+        .args(["sh", "-c", "ulimit -S -d $(ulimit -H -d); exec \"$@\"", "sh"])
+        .arg(program)
+        .args(arguments.split_whitespace());
     command.env_remove("PAGEWIRE").stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     // What sanitizers find ends the program. Memory of Rust's statics at the exit is no leak.
@@ -116,7 +119,8 @@ pub fn run(netns: &Netns, program: &Path, arguments: &str, network: Option<&str>
 
 /// What a program printed; it has to succeed.
 pub fn printed(output: &Output) -> String {
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
     out.into_owned()
 }
