@@ -1,6 +1,7 @@
 """Hosts: networks of this process."""
 
 import atexit
+import contextlib
 import ctypes
 import socket as standard
 import weakref
@@ -144,4 +145,6 @@ _running = set()
 @atexit.register
 def _close_all():
     for host in list(_running):
-        host.close()
+        # A child after fork has no network to close.
+        with contextlib.suppress(OSError):
+            host.close()

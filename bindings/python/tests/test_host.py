@@ -3,6 +3,8 @@ import fcntl
 import os
 import select
 import socket
+import subprocess
+import sys
 import unittest
 
 import pagewire
@@ -60,6 +62,33 @@ class Hosts(Pair):
             self.assertEqual(taken, number)
             sock.close()
             os.close(taken)
+
+    def test_a_program_ends_with_hosts_open(self):
+        program = """if True:
+            import os, pagewire, sys
+            a = pagewire.Host("pair=end,addr=10.0.0.1/24")
+            b = pagewire.Host("pair=end,addr=10.0.0.2/24")
+            listener = b.create_server(("10.0.0.2", 80))
+            client = a.create_connection(("10.0.0.2", 80))
+            server, _ = listener.accept()
+            client.setblocking(False)
+            client.send_owned(bytes(1 << 26), lambda _: print("released"))
+            chunks = server.recv_chunks(1 << 16)
+            child = os.fork()
+            if child == 0:
+                try:
+                    a.socket()
+                except OSError as why:
+                    print(why.errno == 100, flush=True)
+                sys.exit(3)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        """
+        folder = os.path.dirname(os.path.dirname(pagewire.__file__))
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=30
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout, "True\n3\nreleased\n")
 
     def test_frames_go_through_the_program(self):
         one = self.keep(pagewire.Host("frames,mac=02:00:00:00:00:01,addr=10.0.0.1/24"))
