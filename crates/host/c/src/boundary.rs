@@ -1,6 +1,6 @@
 //! The boundary: results as C has them, `errno`, the text of a thread's last error, and panics.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -59,7 +59,13 @@ impl From<std::io::Error> for Failure {
 pub(crate) type Result<T> = core::result::Result<T, Failure>;
 
 thread_local! {
-    static TEXT: RefCell<CString> = RefCell::default();
+    /// The number of this thread's last error. A text is made of the number only when somebody asks: `EAGAIN` is
+    /// frequent.
+    static LAST: Cell<i32> = const { Cell::new(0) };
+    /// Whether that error has a text of its own.
+    static HAS_TEXT: Cell<bool> = const { Cell::new(false) };
+    /// The text of its own, and the text that the program was given.
+    static TEXTS: RefCell<(String, CString)> = RefCell::default();
 }
 
 /// A result as a C function returns it.
@@ -91,10 +97,12 @@ pub(crate) fn answer<T: Answer>(call: impl FnOnce() -> Result<T>) -> T {
 
 #[cold]
 fn fail<T: Answer>(failure: Failure) -> T {
-    let text = failure.to_string();
-    // A thread that ends has no text any more. A text with a zero byte is cut there.
-    let text = text.split('\0').next().unwrap_or_default();
-    let _ = TEXT.try_with(|kept| *kept.borrow_mut() = CString::new(text).unwrap_or_default());
+    LAST.set(failure.errno);
+    HAS_TEXT.set(!failure.text.is_empty());
+    if !failure.text.is_empty() {
+        // A thread that ends has no texts any more.
+        let _ = TEXTS.try_with(|texts| texts.borrow_mut().0 = failure.text);
+    }
     set_errno(failure.errno);
     T::FAILED
 }
@@ -108,7 +116,21 @@ pub(crate) fn set_errno(errno: i32) {
 /// The text of this thread's last error, until its next call; empty before the first error.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_error() -> *const c_char {
-    TEXT.try_with(|kept| kept.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    let errno = LAST.get();
+    if errno == 0 {
+        return c"".as_ptr();
+    }
+    let text = TEXTS.try_with(|texts| {
+        let (own, given) = &mut *texts.borrow_mut();
+        let text = match HAS_TEXT.get() {
+            true => own.clone(),
+            false => std::io::Error::from_raw_os_error(errno).to_string(),
+        };
+        // A text with a zero byte is cut there.
+        *given = CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default();
+        given.as_ptr()
+    });
+    text.unwrap_or(c"".as_ptr())
 }
 
 /// A C string; `EFAULT` for a null pointer, `EINVAL` for what is no UTF-8.

@@ -57,8 +57,9 @@ pub(crate) fn on<T: Answer, R: IntoAnswer<T>>(
     call: impl FnOnce(&Descriptors<Host>) -> core::result::Result<R, Errno>,
 ) -> T {
     answer(|| {
-        let network = network::network(index)?;
-        call(&network.files).map(IntoAnswer::into_answer).map_err(Failure::from)
+        network::with_network(index, |network| {
+            call(&network.files).map(IntoAnswer::into_answer).map_err(Failure::from)
+        })
     })
 }
 

@@ -6,9 +6,10 @@
 mod numbering;
 mod start;
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, RwLock};
 
 use pagewire::Host;
@@ -93,6 +94,43 @@ pub(crate) fn network(index: usize) -> Result<Arc<Network>> {
     Ok(network.clone().ok_or(Errno::BADF)?)
 }
 
+/// Networks that were closed so far: what threads remember of a network is old if this has changed.
+static CLOSED: AtomicU64 = AtomicU64::new(0);
+
+/// The network that a thread used last, so that the next call takes no lock and counts no reference.
+struct Remembered {
+    index: usize,
+    closed: u64,
+    network: Arc<Network>,
+}
+
+thread_local! {
+    static REMEMBERED: Cell<Option<Remembered>> = const { Cell::new(None) };
+}
+
+/// Runs a call on the network with this index.
+///
+/// # Errors
+/// Those of [`network`], and the call's.
+#[inline]
+pub(crate) fn with_network<T>(index: usize, call: impl FnOnce(&Network) -> Result<T>) -> Result<T> {
+    // Taken out: a call within the call, such as a release function's, may be on another network.
+    let remembered = REMEMBERED.try_with(Cell::take).ok().flatten();
+    let is_same = |of: &Remembered| {
+        of.index == index && of.closed == CLOSED.load(Ordering::Acquire) && !is_forked()
+    };
+    let used = match remembered.filter(is_same) {
+        Some(used) => used,
+        None => {
+            let closed = CLOSED.load(Ordering::Acquire);
+            Remembered { index, closed, network: network(index)? }
+        }
+    };
+    let done = call(&used.network);
+    let _ = REMEMBERED.try_with(|remembered| remembered.set(Some(used)));
+    done
+}
+
 /// The network that a program names by a handle; a negative one is the network of `pw_socket`.
 pub(crate) fn named(handle: c_int) -> Result<Arc<Network>> {
     match usize::try_from(handle) {
@@ -163,6 +201,7 @@ pub(crate) fn open(text: &str) -> Result<usize> {
 pub(crate) fn close(index: usize) -> Result<()> {
     network(index)?;
     let taken = NETWORKS[index].write().unwrap_or_else(PoisonError::into_inner).take();
+    CLOSED.fetch_add(1, Ordering::AcqRel);
     let used = index as u16 + 1;
     let _ = USED.compare_exchange(used, 0, Ordering::AcqRel, Ordering::Relaxed);
     taken.ok_or(Errno::BADF)?.end(index);
