@@ -1,6 +1,8 @@
 //! [`Bell`]: how a network wakes a thread that sleeps in the kernel.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
@@ -18,15 +20,13 @@ pub(crate) struct Bell {
 impl Bell {
     pub(crate) fn new() -> Result<Arc<Self>> {
         let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
-        #[allow(unsafe_code)]
-        // SAFETY: no memory is passed; a descriptor that was made is nobody else's.
-        let fd = unsafe {
-            let fd = libc::eventfd(0, flags);
-            if fd < 0 {
-                return Err(Failure::last());
-            }
-            <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(network::moved_up(fd))
-        };
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::eventfd(0, flags) };
+        if fd < 0 {
+            return Err(Failure::last());
+        }
+        // SAFETY: just made, and nobody else's.
+        let fd = unsafe { OwnedFd::from_raw_fd(network::moved_up(fd)) };
         Ok(Arc::new(Self { fd, rung: AtomicBool::new(false) }))
     }
 
@@ -47,15 +47,15 @@ impl Bell {
         self.fd.as_raw_fd()
     }
 
-    #[allow(unsafe_code)]
+    /// Writes or reads the counter. A full or an empty one is as good.
     fn transfer(&self, ring: bool) {
         let mut count = 1u64;
-        // SAFETY: the eight bytes are this function's. A full or an empty counter is as good.
-        unsafe {
-            match ring {
-                true => libc::write(self.raw(), (&raw const count).cast(), 8),
-                false => libc::read(self.raw(), (&raw mut count).cast(), 8),
-            };
+        if ring {
+            // SAFETY: the eight bytes are this function's.
+            unsafe { libc::write(self.raw(), (&raw const count).cast(), 8) };
+        } else {
+            // SAFETY: the eight bytes are this function's.
+            unsafe { libc::read(self.raw(), (&raw mut count).cast(), 8) };
         }
     }
 }

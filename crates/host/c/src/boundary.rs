@@ -109,8 +109,10 @@ fn fail<T: Answer>(failure: Failure) -> T {
 
 #[allow(unsafe_code)]
 pub(crate) fn set_errno(errno: i32) {
+    // SAFETY: the function takes nothing.
+    let place = unsafe { libc::__errno_location() };
     // SAFETY: the C library's own place for this thread, which lives as long as the thread.
-    unsafe { *libc::__errno_location() = errno };
+    unsafe { place.write(errno) };
 }
 
 /// The text of this thread's last error, until its next call; empty before the first error.

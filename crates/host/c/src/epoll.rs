@@ -170,10 +170,11 @@ fn wait(
     mask: *const sigset_t,
 ) -> Result<usize> {
     let turn = set.waits.fetch_add(1, Ordering::Relaxed);
-    let parts: Vec<Part> = set.parts().clone();
     let mut taken = vec![EpollEvent::default(); events.len()];
     let mut kernel_first = turn % 2 == 1;
     loop {
+        // Anew: the bell may be that of a part which came during the wait.
+        let parts: Vec<Part> = set.parts().clone();
         let mut found = 0;
         if std::mem::take(&mut kernel_first) {
             found = ask_kernel(epoll, events, Some(Duration::ZERO), ptr::null())?.0;
@@ -208,6 +209,32 @@ fn wait(
     }
 }
 
+/// What a wait of the kernel's has found on an instance that became a set meanwhile; a wait if it was a bell only.
+fn or_wait(
+    epoll: Fd,
+    events: &mut [epoll_event],
+    found: usize,
+    deadline: Deadline,
+    mask: *const sigset_t,
+) -> Result<usize> {
+    match (without_bells(&mut events[..found]), set(epoll)) {
+        (0, Some(set)) => wait(epoll, &set, events, deadline, mask),
+        (kept, _) => Ok(kept),
+    }
+}
+
+/// Moves the events that are the program's to the front; how many.
+fn without_bells(events: &mut [epoll_event]) -> usize {
+    let mut kept = 0;
+    for at in 0..events.len() {
+        if events[at].u64 != *TOKEN {
+            events[kept] = events[at];
+            kept += 1;
+        }
+    }
+    kept
+}
+
 /// The kernel's events, and whether a bell has rung.
 fn ask_kernel(
     epoll: Fd,
@@ -223,13 +250,7 @@ fn ask_kernel(
     // SAFETY: the array is exclusively borrowed; the mask is null or the caller's, who says it is valid.
     let found = unsafe { libc::epoll_pwait(epoll, events.as_mut_ptr(), room, timeout, mask) };
     let found = usize::try_from(found).map_err(|_| Failure::last())?;
-    let mut kept = 0;
-    for at in 0..found {
-        if events[at].u64 != *TOKEN {
-            events[kept] = events[at];
-            kept += 1;
-        }
-    }
+    let kept = without_bells(&mut events[..found]);
     Ok((kept, kept < found))
 }
 
@@ -347,8 +368,20 @@ pub unsafe extern "C" fn pw_epoll_pwait(
             let events = unsafe { room(events, max) }?;
             Ok(wait(epoll, &set, events, Deadline::in_ms(timeout), mask)? as c_int)
         }),
-        // SAFETY: the same.
-        _ => unsafe { libc::epoll_pwait(epoll, events, max, timeout, mask) },
+        _ => {
+            let deadline = Deadline::in_ms(timeout);
+            // SAFETY: the same.
+            let found = unsafe { libc::epoll_pwait(epoll, events, max, timeout, mask) };
+            if found <= 0 || owner(epoll) != Owner::Set {
+                return found;
+            }
+            // It became a set during the wait.
+            answer(|| {
+                // SAFETY: the same; the kernel has found the array valid.
+                let events = unsafe { room(events, max) }?;
+                Ok(or_wait(epoll, events, found as usize, deadline, mask)? as c_int)
+            })
+        }
     }
 }
 
@@ -371,7 +404,10 @@ pub unsafe extern "C" fn pw_epoll_pwait2(
         let deadline = unsafe { Deadline::of(timeout) }?;
         let found = match set(epoll) {
             Some(set) => wait(epoll, &set, events, deadline, mask)?,
-            None => ask_kernel(epoll, events, deadline.left(), mask)?.0,
+            None => match ask_kernel(epoll, events, deadline.left(), mask)? {
+                (0, true) => or_wait(epoll, events, 0, deadline, mask)?,
+                (found, _) => found,
+            },
         };
         Ok(found as c_int)
     })

@@ -19,28 +19,6 @@ use crate::network::{self, Owner, owner};
 use crate::sockets::{on, raise_broken_pipe};
 use crate::{epoll, stdio};
 
-/// `close(2)`.
-#[unsafe(no_mangle)]
-pub extern "C" fn pw_close(fd: c_int) -> c_int {
-    match owner(fd) {
-        Owner::Network(index) => {
-            if network::is_forked() {
-                network::release(fd);
-                // SAFETY: the number's last use by this process.
-                return unsafe { libc::close(fd) };
-            }
-            on(index, |files| files.close(fd))
-        }
-        kind => {
-            if kind == Owner::Set {
-                epoll::forget(fd);
-            }
-            // SAFETY: the caller's promise: nothing else uses the number.
-            unsafe { libc::close(fd) }
-        }
-    }
-}
-
 /// `dup(2)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_dup(fd: c_int) -> c_int {

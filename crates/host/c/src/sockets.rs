@@ -20,6 +20,7 @@ use pagewire_posix::raw::Raw;
 use pagewire_posix::{Descriptors, Errno};
 
 use crate::boundary::{Answer, Failure, Result, answer};
+use crate::epoll;
 use crate::network::{self, Owner, owner};
 
 /// A call's result in the form of C.
@@ -223,6 +224,28 @@ pub(crate) fn socket_on(
     protocol: c_int,
 ) -> Result<c_int> {
     Ok(network::network(index)?.files.socket(domain, kind, protocol)?)
+}
+
+/// `close(2)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn pw_close(fd: c_int) -> c_int {
+    match owner(fd) {
+        Owner::Network(index) => {
+            if network::is_forked() {
+                network::release(fd);
+                // SAFETY: the number's last use by this process.
+                return unsafe { libc::close(fd) };
+            }
+            on(index, |files| files.close(fd))
+        }
+        kind => {
+            if kind == Owner::Set {
+                epoll::forget(fd);
+            }
+            // SAFETY: the caller's promise: nothing else uses the number.
+            unsafe { libc::close(fd) }
+        }
+    }
 }
 
 /// `fstat(2)`: a descriptor of a network is a socket.

@@ -15,8 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use libc::{FILE, off64_t, size_t, ssize_t};
 
 use crate::boundary::{Failure, Result};
-use crate::files::pw_close;
-use crate::sockets::{pw_read, pw_write};
+use crate::sockets::{pw_close, pw_read, pw_write};
 
 /// What the C library calls for a stream, as `<stdio.h>` has it.
 #[repr(C)]

@@ -238,9 +238,8 @@ fn hook() {
         let reported = std::panic::catch_unwind(|| all().iter().for_each(|of| of.report()));
         drop(reported);
     }
-    // SAFETY: the one function only stores a flag, which a child may do; the other does not unwind.
-    unsafe {
-        libc::pthread_atfork(None, None, Some(in_child));
-        libc::atexit(at_exit);
-    }
+    // SAFETY: the function only stores a flag, which a child may do.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    // SAFETY: the function does not unwind.
+    unsafe { libc::atexit(at_exit) };
 }
