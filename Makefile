@@ -1,6 +1,6 @@
 # Everything a person types. Each target is a thin line over cargo or a script.
 
-.PHONY: demo test test-long test-callers test-sources bench lint fuzz mutants packages
+.PHONY: demo install test test-long test-callers test-sources bench lint fuzz mutants packages
 
 # Ends a command with its caller, also when the caller is killed.
 tied = setpriv --pdeathsig KILL --
@@ -37,6 +37,11 @@ test-sources:
 	scripts/c-library target/c-library
 	scripts/c-sources/fetch target/c-sources
 	$(tied) scripts/c-sources/run target/c-library target/c-sources
+
+# The C library: lib/libpagewire.so and .a, include/, lib/pkgconfig/pagewire.pc.
+PREFIX ?= /usr/local
+install:
+	scripts/c-library $(DESTDIR)$(PREFIX) release $(PREFIX)
 
 bench:
 	cargo build --release --package pagewire-cli

@@ -209,20 +209,6 @@ fn wait(
     }
 }
 
-/// What a wait of the kernel's has found on an instance that became a set meanwhile; a wait if it was a bell only.
-fn or_wait(
-    epoll: Fd,
-    events: &mut [epoll_event],
-    found: usize,
-    deadline: Deadline,
-    mask: *const sigset_t,
-) -> Result<usize> {
-    match (without_bells(&mut events[..found]), set(epoll)) {
-        (0, Some(set)) => wait(epoll, &set, events, deadline, mask),
-        (kept, _) => Ok(kept),
-    }
-}
-
 /// Moves the events that are the program's to the front; how many.
 fn without_bells(events: &mut [epoll_event]) -> usize {
     let mut kept = 0;
@@ -375,11 +361,18 @@ pub unsafe extern "C" fn pw_epoll_pwait(
             if found <= 0 || owner(epoll) != Owner::Set {
                 return found;
             }
-            // It became a set during the wait.
+            // It became a set during the wait: a bell is not for the program.
+            // SAFETY: the kernel has written so many.
+            let kept =
+                without_bells(unsafe { std::slice::from_raw_parts_mut(events, found as usize) });
+            if kept > 0 {
+                return kept as c_int;
+            }
             answer(|| {
-                // SAFETY: the same; the kernel has found the array valid.
+                // SAFETY: the caller's promise for the C library's function.
                 let events = unsafe { room(events, max) }?;
-                Ok(or_wait(epoll, events, found as usize, deadline, mask)? as c_int)
+                let set = set(epoll).ok_or(Errno::BADF)?;
+                Ok(wait(epoll, &set, events, deadline, mask)? as c_int)
             })
         }
     }
@@ -404,9 +397,10 @@ pub unsafe extern "C" fn pw_epoll_pwait2(
         let deadline = unsafe { Deadline::of(timeout) }?;
         let found = match set(epoll) {
             Some(set) => wait(epoll, &set, events, deadline, mask)?,
-            None => match ask_kernel(epoll, events, deadline.left(), mask)? {
-                (0, true) => or_wait(epoll, events, 0, deadline, mask)?,
-                (found, _) => found,
+            None => match (ask_kernel(epoll, events, deadline.left(), mask)?, set(epoll)) {
+                // It became a set during the wait.
+                ((0, true), Some(set)) => wait(epoll, &set, events, deadline, mask)?,
+                ((found, _), _) => found,
             },
         };
         Ok(found as c_int)

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use pagewire_testkit::{Need, can};
 
-use crate::support::{Folder, Way, compile, here, printed};
+use crate::support::{Folder, Way, archive, compile, here, printed};
 
 /// The program of that name on the page.
 fn program(name: &str) -> String {
@@ -46,4 +46,35 @@ fn rings_receive_into_registered_memory() {
 #[test]
 fn chunks_go_back_as_they_came() {
     prints("chunks", "released 200000, copied 0\n");
+}
+
+#[test]
+fn an_installed_library_is_found_by_pkg_config_and_has_versions() {
+    let needs = [Need::Program("cc"), Need::Program("pkg-config"), Need::Program("readelf")];
+    if !can(&needs) {
+        return;
+    }
+    let folder = Folder::new("installed");
+    let library = folder.path("usr");
+    let mut script = Command::new(here().join("../../../scripts/c-library"));
+    let made = script.arg(&library).env("PAGEWIRE_C_ARCHIVE", archive()).output().expect("bash");
+    printed(&made);
+    let flags = Command::new("pkg-config")
+        .args(["--cflags", "--libs", "pagewire"])
+        .env("PKG_CONFIG_PATH", library.join("lib/pkgconfig"))
+        .env("PKG_CONFIG_ALLOW_SYSTEM_CFLAGS", "1")
+        .output();
+    let flags = printed(&flags.expect("pkg-config"));
+    let (source, built) = (folder.path("chunks.c"), folder.path("chunks"));
+    fs::write(&source, program("chunks")).expect("a source");
+    let mut cc = Command::new("cc");
+    cc.arg("-o").arg(&built).arg(&source).args(flags.split_whitespace());
+    printed(&cc.output().expect("cc"));
+    let run = Command::new(&built).env("LD_LIBRARY_PATH", library.join("lib")).output();
+    assert_eq!(printed(&run.expect("a program")), "released 200000, copied 0\n");
+    let object = library.join("lib/libpagewire.so");
+    let dynamic = Command::new("readelf").args(["-d", "-V", "--wide"]).arg(&object).output();
+    let dynamic = printed(&dynamic.expect("readelf"));
+    assert!(dynamic.contains("soname: [libpagewire.so.0.1]"), "{dynamic}");
+    assert!(dynamic.contains("PAGEWIRE_0.1"), "{dynamic}");
 }

@@ -18,7 +18,7 @@ pub fn program(name: &str) -> PathBuf {
 }
 
 /// The archive that cargo has made of this crate beside the test.
-fn archive() -> PathBuf {
+pub fn archive() -> PathBuf {
     let test = std::env::current_exe().expect("the test's own path");
     let folder = fs::read_dir(test.parent().expect("a folder")).expect("the folder of the test");
     let archives = folder.flatten().map(|entry| entry.path()).filter(|path| {
