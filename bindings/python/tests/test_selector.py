@@ -8,7 +8,7 @@ import unittest
 
 import pagewire
 
-from .support import B, Pair
+from .support import B, Pair, Task
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
@@ -76,6 +76,17 @@ class Selectors(Pair):
         self.assertEqual(len(self.selector.select(10)), 1)
         self.assertLess(time.monotonic() - start, 5)
         self.assertEqual(server.recv(1), b"")
+
+    def test_members_come_during_a_wait(self):
+        client, server = self.connected()
+        # The first member of a network, and the first of a second network.
+        for member, peer in (server, client), (client, server):
+            task = Task(self.selector.select, 10)
+            time.sleep(0.1)
+            self.selector.register(member, READ)
+            peer.send(b"x")
+            self.assertEqual([key.fileobj for key, _ in task.result()], [member])
+            member.recv(1)
 
     def test_keys_are_those_of_a_standard_selector(self):
         sock = self.keep(self.a.socket())
