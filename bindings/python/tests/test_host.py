@@ -85,7 +85,7 @@ class Hosts(Pair):
         """
         folder = os.path.dirname(os.path.dirname(pagewire.__file__))
         done = subprocess.run(
-            [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=30
+            [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program], cwd=folder, capture_output=True, text=True, timeout=30
         )
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(done.stdout, "True\n3\nreleased\n")

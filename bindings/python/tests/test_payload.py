@@ -140,8 +140,10 @@ class Payload(Pair):
                 client.send_owned(data, lambda _: None)
         self.assertEqual(released, [])
         server.settimeout(10)
-        while not released:
-            server.recv_chunks(1 << 24)
+        got = 0
+        while got < sent:
+            got += sum(map(len, server.recv_chunks(1 << 24)))
+        self.wait_for(lambda: released)
 
     def test_nothing_is_released_after_an_error(self):
         sock = self.keep(self.a.socket())

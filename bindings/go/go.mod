@@ -1,0 +1,3 @@
+module pagewire.example/pagewire
+
+go 1.22
