@@ -7,6 +7,7 @@
 //!
 //! A target must return: a panic, an endless loop or unbounded memory is a finding.
 
+mod c;
 mod connection;
 mod frames;
 mod posix;
@@ -17,6 +18,7 @@ use pagewire_device::FaultConfig;
 use pagewire_stack::Cidr;
 use pagewire_tcp::TcpHeader;
 
+pub use c::c_calls;
 pub use connection::tcp_connection;
 pub use frames::{gateway_frames, stack_frames};
 pub use pagewire_device::fuzzing::{
@@ -31,6 +33,7 @@ pub fn replay(target: &str, data: &[u8]) -> bool {
     let run: fn(&[u8]) = match target {
         "arp" => arp,
         "autoconf" => autoconf,
+        "c_calls" => |data| _ = c_calls(data, false),
         "cidr" => cidr,
         "control_lines" => control_lines,
         "dns_message" => dns_message,
