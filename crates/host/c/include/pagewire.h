@@ -36,7 +36,7 @@ struct mmsghdr;
 
 /* ---- Errors ------------------------------------------------------------------------------------------------- */
 
-/* The text of this thread's last error, until its next call; "" before the first error. */
+/* The text of this thread's last error, of which errno is the number, until its next call; "" before the first. */
 const char *pw_error(void);
 
 /* The name of an error number, such as "EAGAIN"; "" for a number that no call of this library returns. */
@@ -72,7 +72,8 @@ int pw_host_open(const char *config);
 
 /*
  * Ends a network: closes its descriptors, delivers what is queued within two seconds, and resets what is left.
- * Calls of other threads that wait fail then. Errors: EBADF.
+ * Calls of other threads that wait on one of its sockets fail then. Chunks and memory that was sent stay valid; maps
+ * (pw_mmap, pw_map) are gone, and must not be unmapped. Errors: EBADF.
  */
 int pw_host_close(int host);
 

@@ -34,9 +34,10 @@ impl Bell {
         Waker::from(Arc::clone(self))
     }
 
-    /// Makes the descriptor unreadable. What wakes from now on rings again: look after this.
-    pub(crate) fn quiet(&self) {
-        if self.rung.load(Ordering::Acquire) {
+    /// Makes the descriptor unreadable. What wakes from now on rings again: look after this. `readable`: the kernel
+    /// said so, and knows of a waker that writes after its flag was taken back.
+    pub(crate) fn quiet(&self, readable: bool) {
+        if readable || self.rung.load(Ordering::Acquire) {
             self.transfer(false);
             // After the read: a bell that rings between the two would be read with the flag still set.
             self.rung.swap(false, Ordering::AcqRel);

@@ -118,13 +118,14 @@ pub(crate) fn set_errno(errno: i32) {
 /// The text of this thread's last error, until its next call; empty before the first error.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_error() -> *const c_char {
-    let errno = LAST.get();
+    // A call that was the kernel's leaves the number alone here.
+    let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or_default();
     if errno == 0 {
         return c"".as_ptr();
     }
     let text = TEXTS.try_with(|texts| {
         let (own, given) = &mut *texts.borrow_mut();
-        let text = match HAS_TEXT.get() {
+        let text = match HAS_TEXT.get() && LAST.get() == errno {
             true => own.clone(),
             false => std::io::Error::from_raw_os_error(errno).to_string(),
         };

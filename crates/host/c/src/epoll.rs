@@ -1,7 +1,7 @@
 //! `epoll` over descriptors of both kinds.
 //!
 //! An instance is the kernel's, also for a program that watches only a network's descriptors: its number can be
-//! given to any library that waits for descriptors. The first member of a network makes the instance a [`Set`]:
+//! given to any library that waits for descriptors. The first member of a network makes the instance a `Set`:
 //!
 //! ```text
 //!   the kernel's instance <- descriptors of the kernel's
@@ -24,6 +24,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
+use std::task::Wake;
 use std::time::Duration;
 
 use libc::{epoll_event, sigset_t, timespec};
@@ -83,30 +84,45 @@ pub(crate) fn forget(fd: Fd) {
 
 /// The number names something else now.
 pub(crate) fn drop_set(fd: Fd) {
-    let set = SETS.write().unwrap_or_else(PoisonError::into_inner).remove(&fd);
-    drop(set);
+    // A child process must not touch what its parent's threads may have locked.
+    if !network::is_forked() {
+        let set = SETS.write().unwrap_or_else(PoisonError::into_inner).remove(&fd);
+        drop(set);
+    }
 }
 
-/// `to` is a duplicate of the set `fd`.
+/// `to` is a duplicate of the instance `fd`.
 pub(crate) fn share(fd: Fd, to: Fd) {
-    if let Some(set) = set(fd) {
-        SETS.write().unwrap_or_else(PoisonError::into_inner).insert(to, set);
-        let _ = network::take_over(to, true);
+    if network::is_forked() {
+        let _ = network::mark(to, owner(fd));
+        return;
+    }
+    let mut sets = SETS.write().unwrap_or_else(PoisonError::into_inner);
+    // Under the lock: the instance may become a set now.
+    if let Some(set) = sets.get(&fd).cloned() {
+        sets.insert(to, set);
+        let _ = network::mark(to, owner(fd));
     }
 }
 
 impl Set {
-    /// The set with this number, which becomes one if it is an instance of the kernel's.
-    fn of(epoll: Fd) -> Result<Arc<Self>> {
-        if let Some(set) = set(epoll) {
-            return Ok(set);
-        }
+    fn new() -> Arc<Self> {
+        Arc::new(Self { parts: Mutex::default(), waits: AtomicUsize::new(0) })
+    }
+
+    /// The instance with this number, of which other libraries may have made some.
+    fn of(epoll: Fd) -> Arc<Self> {
         let mut sets = SETS.write().unwrap_or_else(PoisonError::into_inner);
-        let new = || Arc::new(Self { parts: Mutex::default(), waits: AtomicUsize::new(0) });
-        let set = Arc::clone(sets.entry(epoll).or_insert_with(new));
-        drop(sets);
-        network::take_over(epoll, true).inspect_err(|_| drop_set(epoll))?;
-        Ok(set)
+        Arc::clone(sets.entry(epoll).or_insert_with(Self::new))
+    }
+
+    /// Marks the numbers of the instance: it has members of networks now.
+    fn promote(self: &Arc<Self>) -> Result<()> {
+        let sets = SETS.read().unwrap_or_else(PoisonError::into_inner);
+        for (&fd, _) in sets.iter().filter(|(_, set)| Arc::ptr_eq(set, self)) {
+            network::mark(fd, Owner::Set)?;
+        }
+        Ok(())
     }
 
     fn parts(&self) -> MutexGuard<'_, Vec<Part>> {
@@ -114,7 +130,7 @@ impl Set {
     }
 
     /// The part of a network, made if there is none.
-    fn part(&self, epoll: Fd, index: usize) -> Result<Part> {
+    fn part(self: &Arc<Self>, epoll: Fd, index: usize) -> Result<Part> {
         let mut parts = self.parts();
         let network = network::network(index)?;
         // An index may be that of a later network.
@@ -131,6 +147,8 @@ impl Set {
         }
         let instance = Arc::new(Instance { network: Arc::clone(&network), fd });
         network.files.epoll_waker(fd, &bell.waker())?;
+        // Before the bell is a member: from then on a wait knows it.
+        self.promote()?;
         let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: *TOKEN };
         // SAFETY: the structure is this function's.
         if unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, bell.raw(), &raw mut event) } < 0 {
@@ -171,7 +189,7 @@ fn wait(
 ) -> Result<usize> {
     let turn = set.waits.fetch_add(1, Ordering::Relaxed);
     let mut taken = vec![EpollEvent::default(); events.len()];
-    let mut kernel_first = turn % 2 == 1;
+    let (mut kernel_first, mut rung) = (turn % 2 == 1, false);
     loop {
         // Anew: the bell may be that of a part which came during the wait.
         let parts: Vec<Part> = set.parts().clone();
@@ -183,8 +201,12 @@ fn wait(
         let room = events.len() - found;
         let mut of_networks = take(&parts, turn, &mut taken[..room])?;
         if found + of_networks == 0 {
-            parts.iter().for_each(|part| part.bell.quiet());
+            parts.iter().for_each(|part| part.bell.quiet(rung));
             of_networks = take(&parts, turn, &mut taken[..room])?;
+            if of_networks > 0 {
+                // A level is still there, for whoever waits for the instance's number.
+                parts.iter().for_each(|part| part.bell.wake_by_ref());
+            }
         }
         for (event, taken) in events[found..].iter_mut().zip(&taken[..of_networks]) {
             *event = epoll_event { events: taken.events.bits(), u64: taken.data };
@@ -196,11 +218,13 @@ fn wait(
             return Ok(found);
         }
         let time = if found > 0 { Some(Duration::ZERO) } else { deadline.left() };
-        let (of_kernel, rung) = match ask_kernel(epoll, room, time, mask) {
+        let of_kernel = match ask_kernel(epoll, room, time, mask) {
             // What was taken already is not lost.
             Err(_) if found > 0 => (0, false),
             of_kernel => of_kernel?,
         };
+        let (of_kernel, reported) = of_kernel;
+        rung = reported;
         found += of_kernel;
         let is_over = deadline.left().is_some_and(|left| left.is_zero());
         if found > 0 || is_over || !rung {
@@ -244,14 +268,23 @@ fn ask_kernel(
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_epoll_create(size: c_int) -> c_int {
     // SAFETY: no memory is passed.
-    unsafe { libc::epoll_create(size) }
+    known(unsafe { libc::epoll_create(size) })
 }
 
 /// `epoll_create1(2)`: the kernel's.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_epoll_create1(flags: c_int) -> c_int {
     // SAFETY: no memory is passed.
-    unsafe { libc::epoll_create1(flags) }
+    known(unsafe { libc::epoll_create1(flags) })
+}
+
+/// Notes an instance that was made, so that its duplicates become sets with it.
+fn known(epoll: c_int) -> c_int {
+    // A child process may have inherited the lock of the sets in any state.
+    if epoll >= 0 && !network::is_forked() && network::mark(epoll, Owner::Instance).is_ok() {
+        SETS.write().unwrap_or_else(PoisonError::into_inner).insert(epoll, Set::new());
+    }
+    epoll
 }
 
 /// `epoll_ctl(2)`.
@@ -276,10 +309,13 @@ pub unsafe extern "C" fn pw_epoll_ctl(
         if op != libc::EPOLL_CTL_DEL && event.is_null() {
             return Err(Errno::FAULT.into());
         }
-        let known = set(epoll);
+        if network::is_forked() {
+            return Err(Errno::NETDOWN.into());
+        }
+        let known = set(epoll).filter(|set| !set.parts().is_empty());
         let set = match known {
             Some(set) => set,
-            None if op == libc::EPOLL_CTL_ADD => Set::of(epoll)?,
+            None if op == libc::EPOLL_CTL_ADD => Set::of(epoll),
             None => {
                 // What the kernel says of a number that is no instance, or has no such member.
                 // SAFETY: the structure is null or the caller's.
@@ -293,6 +329,7 @@ pub unsafe extern "C" fn pw_epoll_ctl(
             }
         };
         let part = set.part(epoll, index).inspect_err(|_| {
+            // No instance, or none that can be one: its number may be anything.
             if set.parts().is_empty() {
                 forget(epoll);
             }
@@ -348,13 +385,17 @@ pub unsafe extern "C" fn pw_epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    match (owner(epoll), set(epoll)) {
-        (Owner::Set, Some(set)) => answer(|| {
+    if owner(epoll) == Owner::Set && network::is_forked() {
+        return answer(|| Err(Errno::NETDOWN.into()));
+    }
+    let of_networks = if owner(epoll) == Owner::Set { set(epoll) } else { None };
+    match of_networks {
+        Some(set) => answer(|| {
             // SAFETY: the caller's promise for the C library's function.
             let events = unsafe { room(events, max) }?;
             Ok(wait(epoll, &set, events, Deadline::in_ms(timeout), mask)? as c_int)
         }),
-        _ => {
+        None => {
             let deadline = Deadline::in_ms(timeout);
             // SAFETY: the same.
             let found = unsafe { libc::epoll_pwait(epoll, events, max, timeout, mask) };
@@ -395,6 +436,13 @@ pub unsafe extern "C" fn pw_epoll_pwait2(
         let events = unsafe { room(events, max) }?;
         // SAFETY: the same.
         let deadline = unsafe { Deadline::of(timeout) }?;
+        if network::is_forked() {
+            let found = match owner(epoll) {
+                Owner::Set => return Err(Errno::NETDOWN.into()),
+                _ => ask_kernel(epoll, events, deadline.left(), mask)?.0,
+            };
+            return Ok(found as c_int);
+        }
         let found = match set(epoll) {
             Some(set) => wait(epoll, &set, events, deadline, mask)?,
             None => match (ask_kernel(epoll, events, deadline.left(), mask)?, set(epoll)) {

@@ -7,10 +7,10 @@
 )]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{FILE, off_t, size_t, ssize_t};
+use pagewire_mem::{Frag, FragVec};
 use pagewire_posix::Errno;
 use pagewire_posix::raw::Raw;
 
@@ -27,7 +27,7 @@ pub extern "C" fn pw_dup(fd: c_int) -> c_int {
         kind => {
             // SAFETY: no memory is passed.
             let made = unsafe { libc::dup(fd) };
-            if made >= 0 && kind == Owner::Set {
+            if made >= 0 && kind != Owner::Kernel {
                 epoll::share(fd, made);
             }
             made
@@ -63,7 +63,7 @@ pub extern "C" fn pw_dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
                     network::release(to);
                 }
                 drop_file(to, before);
-                if kind == Owner::Set {
+                if kind != Owner::Kernel {
                     epoll::share(fd, to);
                 }
             }
@@ -80,7 +80,7 @@ fn drop_file(fd: c_int, before: Owner) {
                 let _ = network.files.close(fd);
             }
         }
-        Owner::Set => epoll::drop_set(fd),
+        Owner::Set | Owner::Instance => epoll::drop_set(fd),
         Owner::Kernel => {}
     }
 }
@@ -186,10 +186,10 @@ fn mapped_by(addr: *mut c_void) -> Option<std::sync::Arc<network::Network>> {
     network::all().into_iter().find(|network| network.files.is_mapped(addr.addr()))
 }
 
-/// `sendfile(2)`: from a file of the kernel's to a stream of a network by reference to the file's pages.
+/// `sendfile(2)`: from a file of the kernel's to a stream of a network. The file is read once.
 ///
 /// # Safety
-/// As for the C library's function. A file that is cut while it is sent reads as the kernel decides.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pw_sendfile(
     to: c_int,
@@ -218,15 +218,26 @@ pub unsafe extern "C" fn pw_sendfile(
         if at < 0 {
             return Err(if offset.is_null() { Failure::last() } else { Errno::INVAL.into() });
         }
-        let mut moved = at as u64;
-        // SAFETY: the caller keeps the descriptor open while the call lasts.
-        let file = unsafe { BorrowedFd::borrow_raw(from) };
-        let sent = network.files.sendfile(to, file, &mut moved, len)?;
+        let mut sent = 0;
+        let outcome = loop {
+            if sent == len {
+                break Ok(());
+            }
+            match send_part(&network, to, from, at + sent as off_t, len - sent) {
+                Ok(0) => break Ok(()),
+                Ok(n) => sent += n,
+                Err(why) => break Err(why),
+            }
+        };
+        if sent == 0 {
+            outcome?;
+        }
+        let moved = at + sent as off_t;
         // SAFETY: as above.
         unsafe {
             match offset.is_null() {
-                true => drop(libc::lseek(from, moved as off_t, libc::SEEK_SET)),
-                false => offset.write_unaligned(moved as off_t),
+                true => drop(libc::lseek(from, moved, libc::SEEK_SET)),
+                false => offset.write_unaligned(moved),
             }
         }
         Ok(sent as ssize_t)
@@ -236,6 +247,29 @@ pub unsafe extern "C" fn pw_sendfile(
     }
     sent
 }
+
+/// Reads a part of a file, and sends it. The bytes are read, not mapped: a file that is cut while they wait for the
+/// peer would end the process (`SIGBUS`).
+fn send_part(
+    network: &network::Network,
+    to: c_int,
+    from: c_int,
+    at: off_t,
+    len: usize,
+) -> crate::boundary::Result<usize> {
+    let mut bytes = vec![0u8; len.min(PART)];
+    // SAFETY: the memory is as long as is said.
+    let n = unsafe { libc::pread(from, bytes.as_mut_ptr().cast(), bytes.len(), at) };
+    bytes.truncate(usize::try_from(n).map_err(|_| Failure::last())?);
+    if bytes.is_empty() {
+        return Ok(0);
+    }
+    let mut frags = FragVec::from_iter([Frag::from_bytes(bytes.into())]);
+    Ok(network.files.send_frags(to, &mut frags, 0)?)
+}
+
+/// Most bytes that are read of a file at once.
+const PART: usize = 256 << 10;
 
 /// `splice(2)`: between a network's pipe and its sockets, or the kernel's.
 ///

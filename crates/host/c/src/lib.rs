@@ -10,10 +10,10 @@
 //! ```
 //!
 //! Every number that a program gets is a number of the kernel, too: a socket of Pagewire's holds one that nothing
-//! can be done with ([`network`]). So descriptors of both kinds mix, and no number is given twice. Waits for both
-//! kinds sleep in the kernel; Pagewire's part rings a [`bell`].
+//! can be done with (module `network`). So descriptors of both kinds mix, and no number is given twice. Waits for both
+//! kinds sleep in the kernel; Pagewire's part rings a `bell`.
 //!
-//! No panic crosses the boundary ([`boundary`]): a call that panics fails with `EIO`. A child process after `fork`
+//! No panic crosses the boundary (`boundary`): a call that panics fails with `EIO`. A child process after `fork`
 //! has no threads of Pagewire's: calls on a network fail there with `ENETDOWN`.
 
 mod bell;

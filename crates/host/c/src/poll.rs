@@ -1,7 +1,7 @@
 //! `poll`, `select` and their relatives, over descriptors of both kinds.
 //!
 //! A call without a network's descriptors is the kernel's. Any other sleeps in the kernel, with the signals that
-//! the caller admits, on the kernel's descriptors and a [`Bell`] that the networks ring.
+//! the caller admits, on the kernel's descriptors and a `Bell` that the networks ring.
 
 #![allow(
     unsafe_code,
@@ -146,9 +146,9 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> Result
         };
         let files: Vec<_> = parts.iter().map(files).collect();
         kernel.push(pollfd { fd: bell.raw(), events: libc::POLLIN, revents: 0 });
-        let mut ready = 0;
+        let (mut ready, mut rung) = (0, false);
         watched(&files, &bell.waker(), &mut |register| loop {
-            bell.quiet();
+            bell.quiet(rung);
             register();
             ready = 0;
             for part in &mut parts {
@@ -167,7 +167,7 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> Result
                 // Nothing is lost: what is ready is found by the next call.
                 return Err(Failure::last());
             }
-            let rung = kernel.last().is_some_and(|bell| bell.revents != 0);
+            rung = kernel.last().is_some_and(|bell| bell.revents != 0);
             let found = found as usize - usize::from(rung);
             if found + ready > 0 {
                 ready += found;
@@ -247,6 +247,13 @@ struct Sets {
     sets: [*mut c_long; 3],
 }
 
+/// The size of the kernel's table of the process's descriptors.
+fn table_size() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:"));
+    size.and_then(|size| size.trim().parse().ok()).unwrap_or(libc::FD_SETSIZE)
+}
+
 /// What each set asks for, and what puts a descriptor there: as Linux's `fs/select.c` documents in select(2).
 const ASKED: [i16; 3] = [
     libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND,
@@ -263,6 +270,8 @@ impl Sets {
     /// Each set is null, or valid for `count` bits.
     unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Result<Self> {
         let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+        // As the kernel: no more than its table of descriptors has, whatever the program says.
+        let count = if count > libc::FD_SETSIZE { count.min(table_size()) } else { count };
         Ok(Self { count: count.min(MAX_DESCRIPTORS), sets: sets.map(<*mut fd_set>::cast) })
     }
 

@@ -180,9 +180,6 @@ calls! {
     /// `sendmmsg(2)`.
     pw_sendmmsg = sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int
         [raises unless flags] => |files| Raw(files).sendmmsg(fd, messages, count, flags);
-    /// `fcntl(2)`.
-    pw_fcntl = fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int
-        => |files| files.fcntl(fd, command, argument as c_int);
     /// `ioctl(2)`.
     pw_ioctl = ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int
         => |files| Raw(files).ioctl(fd, request, argument.cast());
@@ -197,6 +194,25 @@ same! {
     pw_read = read(c_int, *mut c_void, size_t) -> ssize_t;
     pw_write = write(c_int, *const c_void, size_t) -> ssize_t;
     pw_recvmmsg = recvmmsg(c_int, *mut mmsghdr, c_uint, c_int, *mut timespec) -> c_int;
+}
+
+/// `fcntl(2)`.
+///
+/// # Safety
+/// As for the C library's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pw_fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
+    let kind = owner(fd);
+    if let Owner::Network(index) = kind {
+        return on(index, |files| files.fcntl(fd, command, argument as c_int));
+    }
+    // SAFETY: the caller's promise for the C library's function.
+    let done = unsafe { libc::fcntl(fd, command, argument) };
+    let duplicates = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
+    if duplicates && done >= 0 && kind != Owner::Kernel {
+        epoll::share(fd, done);
+    }
+    done
 }
 
 /// `socket(2)`: of the network in use for IPv4 and IPv6, of the kernel otherwise.
@@ -239,7 +255,7 @@ pub extern "C" fn pw_close(fd: c_int) -> c_int {
             on(index, |files| files.close(fd))
         }
         kind => {
-            if kind == Owner::Set {
+            if kind != Owner::Kernel {
                 epoll::forget(fd);
             }
             // SAFETY: the caller's promise: nothing else uses the number.

@@ -1,8 +1,8 @@
 //! Streams of the C library (`FILE`) over a network's descriptors.
 //!
-//! The C library's own streams read and write by the kernel's calls, which no renaming reaches. [`open`] makes one
+//! The C library's own streams read and write by the kernel's calls, which no renaming reaches. `open` makes one
 //! that calls this library. Where a network's socket becomes number 0, 1 or 2, as in servers that put their peer
-//! there, [`follow`] replaces `stdin`, `stdout` or `stderr` by such a stream, which also serves whatever has the
+//! there, `follow` replaces `stdin`, `stdout` or `stderr` by such a stream, which also serves whatever has the
 //! number later.
 
 #![allow(unsafe_code)]

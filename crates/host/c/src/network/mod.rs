@@ -19,7 +19,7 @@ use pagewire_posix::{Descriptors, Errno};
 use crate::boundary::{Failure, Result};
 use crate::config;
 
-pub(crate) use numbering::{Owner, least_internal, moved_up, owner, release, take_over};
+pub(crate) use numbering::{Owner, least_internal, mark, moved_up, owner, release};
 
 /// Most networks of a process at a time.
 pub(crate) const MAX_NETWORKS: usize = 255;

@@ -19,13 +19,18 @@ static OWNERS: [AtomicU16; MAX_DESCRIPTORS] = [const { AtomicU16::new(0) }; MAX_
 /// An epoll instance of the kernel's that also watches descriptors of networks.
 const SET: u16 = u16::MAX;
 
+/// An epoll instance of the kernel's, so far without members of networks.
+const INSTANCE: u16 = u16::MAX - 1;
+
 /// Whose a descriptor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     Kernel,
     /// The network with this index.
     Network(usize),
-    /// The kernel, with members of networks.
+    /// The kernel: an epoll instance that was made here, without members of networks.
+    Instance,
+    /// The kernel: an epoll instance with members of networks.
     Set,
 }
 
@@ -36,21 +41,27 @@ pub(crate) fn owner(fd: Fd) -> Owner {
     match number.map_or(0, |owner| owner.load(Ordering::Acquire)) {
         0 => Owner::Kernel,
         SET => Owner::Set,
+        INSTANCE => Owner::Instance,
         index => Owner::Network(usize::from(index) - 1),
     }
 }
 
-/// From now on, `fd` is a set, or the kernel's alone. Fails for a number beyond the table.
-pub(crate) fn take_over(fd: Fd, set: bool) -> Result<(), Errno> {
+/// Notes whose `fd` is. Fails for a number beyond the table.
+pub(crate) fn mark(fd: Fd, owner: Owner) -> Result<(), Errno> {
     let at = usize::try_from(fd).map_err(|_| Errno::BADF)?;
-    let value = if set { SET } else { 0 };
+    let value = match owner {
+        Owner::Kernel => 0,
+        Owner::Network(index) => index as u16 + 1,
+        Owner::Instance => INSTANCE,
+        Owner::Set => SET,
+    };
     OWNERS.get(at).ok_or(Errno::MFILE)?.store(value, Ordering::Release);
     Ok(())
 }
 
 /// The number is the kernel's again, without being closed: something else has it now.
 pub(crate) fn release(fd: Fd) {
-    let _ = take_over(fd, false);
+    let _ = mark(fd, Owner::Kernel);
 }
 
 /// The numbers of the network with this index.
@@ -98,8 +109,10 @@ impl Numbering for Reserved {
     }
 
     fn claim(&self, fd: Fd) -> Result<(), Errno> {
+        // A program that is executed finds something at the numbers of its standard streams.
+        let flags = if fd <= 2 { 0 } else { libc::O_CLOEXEC };
         // SAFETY: no memory is passed.
-        let made = unsafe { libc::dup3(blank()?, fd, libc::O_CLOEXEC) };
+        let made = unsafe { libc::dup3(blank()?, fd, flags) };
         if made < 0 { Err(last()) } else { self.mark(fd).map(drop) }
     }
 
@@ -115,13 +128,16 @@ impl Numbering for Reserved {
     }
 }
 
+const LEAST_INTERNAL: u64 = 896;
+
 /// The least number of this library's own descriptors: programs count on the lowest free numbers, and find a number
-/// free that they closed. Half of the numbers that the process may have.
+/// free that they closed. Below 1,024: the kernel reads the sets of `select` to the end of its table of descriptors,
+/// and an `fd_set` has no more.
 pub(crate) fn least_internal() -> Fd {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is this function's.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    (limit.rlim_cur / 2).min(MAX_DESCRIPTORS as u64 / 2) as Fd
+    (limit.rlim_cur / 2).min(LEAST_INTERNAL) as Fd
 }
 
 /// An internal descriptor with a high number, if there is one.

@@ -1,6 +1,7 @@
 //! Starting a network: the device, the host, the table of descriptors.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use pagewire::device::{
     DatagramLink, DeviceError, Frames, FramesConfig, FramesEnd, PairConfig, PairEnd, Queues,
     StreamLink, VhostUser,
 };
-use pagewire::{Device, Host, Pair, StartError, Tap};
+use pagewire::{Cidr, Device, Host, Pair, StartError, Tap};
 use pagewire_posix::{Descriptors, Errno};
 
 use super::Network;
@@ -25,6 +26,15 @@ const MOST_QUEUES: usize = 16;
 
 /// Starts the network that will have this index.
 pub(super) fn start(config: &config::Network, index: usize) -> Result<Network> {
+    // Before the device: a pair's end is taken once.
+    for address in &config.addresses {
+        cidr(address)?;
+    }
+    for (to, by) in &config.routes {
+        cidr(to)?;
+        ip(by)?;
+    }
+    config.gateways.iter().try_for_each(|gateway| ip(gateway))?;
     let (device, frames) = device(config)?;
     let device = match config.queues {
         Some(queues @ 1..=MOST_QUEUES) => Box::new(Queues::new(device, queues)),
@@ -51,6 +61,16 @@ pub(super) fn start(config: &config::Network, index: usize) -> Result<Network> {
     let files = Descriptors::with_numbering(host, Box::new(Reserved::new(index)));
     let stats = config.stats.as_ref().map(PathBuf::from);
     Ok(Network { files, frames: frames.map(Mutex::new), stats })
+}
+
+fn cidr(text: &str) -> Result<()> {
+    let wrong = |why| Failure::new(Errno::INVAL, format!("address {text:?}: {why}"));
+    text.parse::<Cidr>().map(drop).map_err(wrong)
+}
+
+fn ip(text: &str) -> Result<()> {
+    let wrong = |why| Failure::new(Errno::INVAL, format!("address {text:?}: {why}"));
+    text.parse::<IpAddr>().map(drop).map_err(wrong)
 }
 
 type Opened = (Box<dyn Device>, Option<FramesEnd>);

@@ -49,6 +49,19 @@ fn chunks_go_back_as_they_came() {
 }
 
 #[test]
+fn corners_are_as_the_header_says() {
+    if !can(&[Need::Program("cc")]) {
+        return;
+    }
+    let folder = Folder::new("corners");
+    let built = folder.path("corners");
+    compile(&here().join("tests/programs/corners.c"), &built, Way::Library);
+    let output = Command::new("timeout").arg("60").arg(&built).output().expect("a program");
+    let checks = ["failed_open", "numbers_of_a_set", "cut_file", "child", "sizes"];
+    assert_eq!(printed(&output), checks.map(|name| format!("ok {name}\n")).concat());
+}
+
+#[test]
 fn an_installed_library_is_found_by_pkg_config_and_has_versions() {
     let needs = [Need::Program("cc"), Need::Program("pkg-config"), Need::Program("readelf")];
     if !can(&needs) {
