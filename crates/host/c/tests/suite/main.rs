@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, reason = "modules of one test")]
 
+mod bindings;
 mod header;
 mod page;
 mod programs;
