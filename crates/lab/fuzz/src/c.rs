@@ -372,7 +372,14 @@ impl World {
         let mut world = Self { memory, hosts: [-1; 3], pairs: 0 };
         world.hosts[2] = open("frames,addr=10.79.0.1/24,addr=fd79::1/64,queues=2");
         world.open_pair();
+        Self::prune();
         world
+    }
+
+    /// Ends what stays of pairs that have no network any more: until another pair is opened.
+    fn prune() {
+        let host = open("pair=last,addr=10.72.0.1/24");
+        assert_eq!(call!(pw_host_close(host)), 0);
     }
 
     fn open_pair(&mut self) {
@@ -485,6 +492,8 @@ struct Run<'w> {
     sends: usize,
     owed: Vec<usize>,
     closes: usize,
+    /// Whether pairs were opened or closed.
+    pairs: bool,
     /// Bytes that were received.
     moved: usize,
 }
@@ -625,6 +634,7 @@ impl<'w> Run<'w> {
             sends: 0,
             owed: Vec::new(),
             closes: 0,
+            pairs: false,
             moved: 0,
         }
     }
@@ -1623,6 +1633,7 @@ impl<'w> Run<'w> {
     }
 
     fn networks(&mut self, bytes @ [a, b, c, ..]: [u8; 6]) {
+        self.pairs |= matches!(a % 8, 0..=3 | 7);
         match a % 8 {
             0..=3 => {
                 let text = CString::new(Self::text(bytes)).unwrap_or_default();
@@ -1738,6 +1749,9 @@ impl<'w> Run<'w> {
         }
         for host in std::mem::take(&mut self.hosts) {
             assert_eq!(call!(pw_host_close(host)), 0);
+        }
+        if self.pairs {
+            World::prune();
         }
     }
 }
