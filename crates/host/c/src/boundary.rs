@@ -91,8 +91,23 @@ pub(crate) fn answer<T: Answer>(call: impl FnOnce() -> Result<T>) -> T {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(done)) => done,
         Ok(Err(failure)) => fail(failure),
-        Err(_) => fail(Failure::new(Errno::IO, "a defect of Pagewire: the call panicked")),
+        Err(_) => fail(panicked()),
     }
+}
+
+/// The failure of a call that panicked.
+#[cold]
+pub(crate) fn panicked() -> Failure {
+    Failure::new(Errno::IO, "a defect of Pagewire: the call panicked")
+}
+
+/// The result of a call that failed, whose number says all.
+#[inline]
+pub(crate) fn fail_with<T: Answer>(errno: Errno) -> T {
+    LAST.set(errno.raw_os_error());
+    HAS_TEXT.set(false);
+    set_errno(errno.raw_os_error());
+    T::FAILED
 }
 
 #[cold]
@@ -175,7 +190,7 @@ macro_rules! names {
 
 names! {
     E2BIG EACCES EADDRINUSE EADDRNOTAVAIL EAFNOSUPPORT EAGAIN EALREADY EBADF EBUSY ECONNABORTED ECONNREFUSED
-    ECONNRESET EDEADLK EDESTADDRREQ EEXIST EFAULT EHOSTUNREACH EINPROGRESS EINTR EINVAL EIO EISCONN ELOOP EMFILE
+    ECONNRESET EDEADLK EDESTADDRREQ EDOM EEXIST EFAULT EHOSTUNREACH EINPROGRESS EINTR EINVAL EIO EISCONN ELOOP EMFILE
     EMSGSIZE ENETDOWN ENETUNREACH ENFILE ENOBUFS ENODEV ENOENT ENOMEM ENOPROTOOPT ENOSPC ENOTCONN ENOTSOCK ENOTTY
     EOPNOTSUPP EPERM EPIPE EPROTO EPROTONOSUPPORT EPROTOTYPE ESOCKTNOSUPPORT ESPIPE ETIMEDOUT
 }

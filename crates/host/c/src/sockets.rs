@@ -12,6 +12,7 @@
 )]
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
@@ -19,7 +20,7 @@ use pagewire::Host;
 use pagewire_posix::raw::Raw;
 use pagewire_posix::{Descriptors, Errno};
 
-use crate::boundary::{Answer, Failure, Result, answer};
+use crate::boundary::{Answer, Failure, Result, answer, fail_with, panicked};
 use crate::epoll;
 use crate::network::{self, Owner, owner};
 
@@ -57,11 +58,16 @@ pub(crate) fn on<T: Answer, R: IntoAnswer<T>>(
     index: usize,
     call: impl FnOnce(&Descriptors<Host>) -> core::result::Result<R, Errno>,
 ) -> T {
-    answer(|| {
-        network::with_network(index, |network| {
-            call(&network.files).map(IntoAnswer::into_answer).map_err(Failure::from)
-        })
-    })
+    let done = catch_unwind(AssertUnwindSafe(|| {
+        network::with_network(index, |network| call(&network.files))
+    }));
+    match done {
+        Ok(Ok(Ok(done))) => done.into_answer(),
+        // The frequent failure, `EAGAIN`, has no text.
+        Ok(Ok(Err(errno))) => fail_with(errno),
+        Ok(Err(failure)) => answer(|| Err(failure)),
+        Err(_) => answer(|| Err(panicked())),
+    }
 }
 
 /// Functions of C that are the kernel's, or a network's: whose the first argument is.

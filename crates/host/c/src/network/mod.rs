@@ -111,9 +111,9 @@ thread_local! {
 /// Runs a call on the network with this index.
 ///
 /// # Errors
-/// Those of [`network`], and the call's.
-#[inline]
-pub(crate) fn with_network<T>(index: usize, call: impl FnOnce(&Network) -> Result<T>) -> Result<T> {
+/// Those of [`network`].
+#[inline(always)]
+pub(crate) fn with_network<T>(index: usize, call: impl FnOnce(&Network) -> T) -> Result<T> {
     // Taken out: a call within the call, such as a release function's, may be on another network.
     let remembered = REMEMBERED.try_with(Cell::take).ok().flatten();
     let is_same = |of: &Remembered| {
@@ -128,7 +128,7 @@ pub(crate) fn with_network<T>(index: usize, call: impl FnOnce(&Network) -> Resul
     };
     let done = call(&used.network);
     let _ = REMEMBERED.try_with(|remembered| remembered.set(Some(used)));
-    done
+    Ok(done)
 }
 
 /// The network that a program names by a handle; a negative one is the network of `pw_socket`.
