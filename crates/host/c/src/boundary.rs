@@ -86,8 +86,64 @@ impl Answer for *mut std::ffi::c_void {
     const FAILED: Self = libc::MAP_FAILED;
 }
 
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    static LATER: Cell<bool> = const { Cell::new(false) };
+    static RELEASES: RefCell<Vec<Box<dyn FnOnce()>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A call of this thread's. What the program's own functions have to do with memory waits for the end of the outermost
+/// call, when no lock is held: the functions may call this library.
+pub(crate) struct Inside {
+    outermost: bool,
+}
+
+impl Inside {
+    #[inline]
+    pub(crate) fn enter() -> Self {
+        Self { outermost: !INSIDE.replace(true) }
+    }
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        if self.outermost {
+            INSIDE.set(false);
+            if LATER.get() {
+                run_releases();
+            }
+        }
+    }
+}
+
+#[cold]
+fn run_releases() {
+    let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or_default();
+    while LATER.replace(false) {
+        let due = RELEASES.try_with(|releases| std::mem::take(&mut *releases.borrow_mut()));
+        due.unwrap_or_default().into_iter().for_each(|release| release());
+    }
+    set_errno(errno);
+}
+
+/// Runs `release` now, or at the end of the call that this thread is in.
+pub(crate) fn when_outside(release: impl FnOnce() + 'static) {
+    if !INSIDE.get() {
+        return release();
+    }
+    let mut release = Some(Box::new(release) as Box<dyn FnOnce()>);
+    let kept = RELEASES.try_with(|releases| releases.borrow_mut().extend(release.take()));
+    match release {
+        // A thread that ends: nothing will run it later.
+        Some(release) => release(),
+        None => LATER.set(kept.is_ok()),
+    }
+}
+
 /// Runs a call: its result, or [`Answer::FAILED`] with `errno` and the text of [`pw_error`]. A panic is `EIO`.
 pub(crate) fn answer<T: Answer>(call: impl FnOnce() -> Result<T>) -> T {
+    let _inside = Inside::enter();
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(done)) => done,
         Ok(Err(failure)) => fail(failure),

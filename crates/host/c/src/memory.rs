@@ -15,7 +15,7 @@ use libc::{size_t, ssize_t};
 use pagewire_mem::{Access, Frag, FragVec, Owner};
 use pagewire_posix::Errno;
 
-use crate::boundary::{Failure, Result, answer};
+use crate::boundary::{Failure, Result, answer, when_outside};
 use crate::network::{self, Network, owner};
 
 /// Called when the library no longer reads memory: with the program's own pointer, and the memory.
@@ -48,9 +48,10 @@ unsafe impl Sync for Lent {}
 
 impl Drop for Lent {
     fn drop(&mut self) {
+        let Self { data, len, context, .. } = *self;
         if let Some(release) = self.release.filter(|_| self.sent.load(Ordering::Acquire)) {
             // SAFETY: the program's function with the program's own pointer, once.
-            unsafe { release(self.context, self.data, self.len) };
+            when_outside(move || unsafe { release(context, data, len) });
         }
     }
 }

@@ -20,7 +20,7 @@ use pagewire::Host;
 use pagewire_posix::raw::Raw;
 use pagewire_posix::{Descriptors, Errno};
 
-use crate::boundary::{Answer, Failure, Result, answer, fail_with, panicked};
+use crate::boundary::{Answer, Failure, Inside, Result, answer, fail_with, panicked};
 use crate::epoll;
 use crate::network::{self, Owner, owner};
 
@@ -58,6 +58,7 @@ pub(crate) fn on<T: Answer, R: IntoAnswer<T>>(
     index: usize,
     call: impl FnOnce(&Descriptors<Host>) -> core::result::Result<R, Errno>,
 ) -> T {
+    let _inside = Inside::enter();
     let done = catch_unwind(AssertUnwindSafe(|| {
         network::with_network(index, |network| call(&network.files))
     }));

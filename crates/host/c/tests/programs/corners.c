@@ -109,6 +109,41 @@ static void child(void)
     OK(pw_close(pair[0]) == 0 && pw_close(pair[1]) == 0 && pw_close(epoll) == 0 && pw_close(plain) == 0);
 }
 
+static _Atomic int released;
+
+/* Calls the library about the socket that is being closed, or used by the call that leads here. */
+static void release(void *context, const void *data, size_t len)
+{
+    int kind;
+    socklen_t size = sizeof kind;
+    (void)data;
+    (void)pw_getsockopt(*(int *)context, SOL_SOCKET, SO_TYPE, &kind, &size);
+    released += len > 0;
+}
+
+/* Memory comes back once, whatever ends the connection. */
+static void releases(void)
+{
+    static char memory[1 << 20];
+    int pair[2];
+    connected(pair, 9004);
+    OK(pw_send_owned(pair[0], memory, 1000, 0, release, &pair[0]) == 1000);
+    OK(pw_listen(pair[0], 4) == -1);
+    OK(pw_fcntl(pair[0], F_SETFL, O_NONBLOCK) == 0);
+    int sends = 1;
+    while (pw_send_owned(pair[0], memory, sizeof memory, 0, release, &pair[0]) > 0)
+        sends++;
+    OK(errno == EAGAIN && sends > 1);
+    OK(pw_send_owned(pair[0], NULL, 5, 0, release, &pair[0]) == -1 && errno == EFAULT);
+    struct linger now = {.l_onoff = 1};
+    OK(pw_setsockopt(pair[0], SOL_SOCKET, SO_LINGER, &now, sizeof now) == 0);
+    int number = pair[0];
+    OK(pw_close(number) == 0 && pw_close(pair[1]) == 0);
+    for (int i = 0; i < 500 && released < sends; i++)
+        usleep(10000);
+    OK(released == sends);
+}
+
 /* Structures grow: a shorter one is filled as far as it goes. */
 static void sizes(void)
 {
@@ -132,6 +167,8 @@ int main(void)
     puts("ok cut_file");
     child();
     puts("ok child");
+    releases();
+    puts("ok releases");
     sizes();
     puts("ok sizes");
     OK(pw_host_close(client) == 0 && pw_host_close(server) == 0);
