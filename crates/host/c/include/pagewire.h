@@ -36,7 +36,7 @@ struct mmsghdr;
 
 /* ---- Errors ------------------------------------------------------------------------------------------------- */
 
-/* The text of this thread's last error, of which errno is the number, until its next call; "" before the first. */
+/* The text for errno, after a call of this thread that failed, until its next call: what was wrong, in words. */
 const char *pw_error(void);
 
 /* The name of an error number, such as "EAGAIN"; "" for a number that no call of this library returns. */
@@ -64,7 +64,7 @@ const char *pw_errno_name(int error);
  *   route=NETWORK@GATEWAY   a network behind another gateway
  *   queues=N                receive queues of a link that is no tap, for rings
  *   stats=PATH              a file that gets the report of all counts when the process exits
- *   mtu=BYTES  mac=AA:BB:CC:DD:EE:FF  spin=MICROSECONDS  memory=BYTES
+ *   mtu=BYTES  mac=AA:BB:CC:DD:EE:FF  spin=MICROSECONDS  memory=BYTES (65,536 or more)
  *
  * Errors: EINVAL (pw_error says which word), EPERM, EMFILE (255 networks), those of the link.
  */
@@ -97,8 +97,9 @@ int pw_host_socket(int host, int domain, int type, int protocol);
  *   - pw_socket gives a socket of the network in use for AF_INET and AF_INET6, and the kernel's for other families.
  *   - A call that blocks on one socket (pw_recv, pw_accept, ...) is not ended by a signal: there is no EINTR. Waits
  *     (pw_poll, pw_select, pw_epoll_wait and their relatives) are.
- *   - pw_epoll_create1 makes an instance of the kernel's. Its number is readable for poll, and for any event loop,
- *     when pw_epoll_wait would report something.
+ *   - pw_epoll_create1 makes an instance of the kernel's. Its number is readable for poll, and for any event loop that
+ *     watches levels (not EPOLLET), when pw_epoll_wait would report something, and perhaps once more. Wait for its
+ *     members by pw_epoll_wait only.
  *   - pw_mmap of a stream reserves addresses for TCP_ZEROCOPY_RECEIVE.
  *   - pw_splice works between pipes of pw_pipe2 and sockets; a pipe of the kernel's and a socket: EINVAL.
  *   - Streams of stdio: pw_fdopen's, and stdin, stdout and stderr once a network's descriptor has number 0, 1 or 2.

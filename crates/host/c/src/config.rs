@@ -66,6 +66,9 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+/// The least memory of a network's sockets, in bytes: less holds no window.
+pub const LEAST_MEMORY: usize = 65_536;
+
 /// Every word, for messages.
 const WORDS: &str = "tap, pair, vhost-user, stream, datagram, frames, addr, host-addr, gateway, route, mtu, mac, spin, memory, queues, stats";
 
@@ -146,6 +149,9 @@ impl Network {
         }
         if is_tap && network.queues.is_some() {
             return error("queues is not for tap: a tap has the kernel's queues".to_owned());
+        }
+        if network.memory.is_some_and(|bytes| bytes < LEAST_MEMORY) {
+            return error(format!("memory: {LEAST_MEMORY} bytes or more"));
         }
         network.link = link;
         Ok(network)

@@ -39,5 +39,7 @@ fn every_mistake_has_a_message_that_names_the_word() {
     for word in ["mtu=x", "mtu=-1", "mac=02:00:00:00:00", "mac=02:00:00:00:00:0g", "spin=1s"] {
         assert!(why(&format!("frames,{word}")).contains(word), "{word}");
     }
+    assert!(why("frames,addr=10.0.0.1/24,memory=5").contains("65536 bytes or more"));
+    assert!(why("frames,addr=10.0.0.1/24,queues=x").contains("queues=x"));
     assert!(why("frames,mtu=1500,mtu=1500").contains("given twice"));
 }

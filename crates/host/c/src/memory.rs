@@ -24,10 +24,16 @@ pub type Release = Option<unsafe extern "C" fn(*mut c_void, *const c_void, size_
 /// Most bytes of one fragment; longer memory is several.
 const PIECE: usize = 1 << 30;
 
+/// The network of a descriptor; `EBADF` for none.
 fn network_of(fd: c_int) -> Result<Arc<Network>> {
     match owner(fd) {
         network::Owner::Network(index) => network::network(index),
-        _ => Err(Failure::new(Errno::NOTSOCK, "the descriptor is the kernel's: use its own calls")),
+        // SAFETY: no memory is passed.
+        _ if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 => Err(Errno::BADF.into()),
+        _ => Err(Failure::new(
+            Errno::NOTSOCK,
+            "the descriptor is the kernel's: use the kernel's own calls",
+        )),
     }
 }
 

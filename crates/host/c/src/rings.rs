@@ -107,7 +107,13 @@ impl From<MemError> for Failure {
 
 impl From<RegisterError> for Failure {
     fn from(error: RegisterError) -> Self {
-        Self::new(Errno::INVAL, error)
+        match error {
+            RegisterError::Unsupported => Self::new(
+                Errno::OPNOTSUPP,
+                "the link has no queues for rings: give it some by queues=N",
+            ),
+            other => Self::new(Errno::INVAL, other),
+        }
     }
 }
 

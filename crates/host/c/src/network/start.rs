@@ -69,7 +69,7 @@ fn cidr(text: &str) -> Result<()> {
 }
 
 fn ip(text: &str) -> Result<()> {
-    let wrong = |why| Failure::new(Errno::INVAL, format!("address {text:?}: {why}"));
+    let wrong = |why| Failure::new(Errno::INVAL, format!("gateway {text:?}: {why}"));
     text.parse::<IpAddr>().map(drop).map_err(wrong)
 }
 
