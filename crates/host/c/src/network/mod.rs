@@ -6,7 +6,7 @@
 mod numbering;
 mod start;
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
@@ -105,7 +105,7 @@ struct Remembered {
 }
 
 thread_local! {
-    static REMEMBERED: Cell<Option<Remembered>> = const { Cell::new(None) };
+    static REMEMBERED: RefCell<Option<Remembered>> = const { RefCell::new(None) };
 }
 
 /// Runs a call on the network with this index.
@@ -114,21 +114,36 @@ thread_local! {
 /// Those of [`network`].
 #[inline(always)]
 pub(crate) fn with_network<T>(index: usize, call: impl FnOnce(&Network) -> T) -> Result<T> {
-    // Taken out: a call within the call, such as a release function's, may be on another network.
-    let remembered = REMEMBERED.try_with(Cell::take).ok().flatten();
-    let is_same = |of: &Remembered| {
-        of.index == index && of.closed == CLOSED.load(Ordering::Acquire) && !is_forked()
-    };
-    let used = match remembered.filter(is_same) {
-        Some(used) => used,
-        None => {
-            let closed = CLOSED.load(Ordering::Acquire);
-            Remembered { index, closed, network: network(index)? }
+    let mut call = Some(call);
+    let done = REMEMBERED.try_with(|remembered| {
+        // A call within a call, such as a program's waker's, may find it in use: that is no harm.
+        let remembered = remembered.try_borrow().ok()?;
+        let of = remembered.as_ref()?;
+        let is_same = of.index == index && of.closed == CLOSED.load(Ordering::Acquire);
+        if !is_same || is_forked() {
+            return None;
         }
-    };
-    let done = call(&used.network);
-    let _ = REMEMBERED.try_with(|remembered| remembered.set(Some(used)));
-    Ok(done)
+        call.take().map(|call| call(&of.network))
+    });
+    match (done, call) {
+        (Ok(Some(done)), _) => Ok(done),
+        (_, Some(call)) => Ok(call(&*remember(index)?)),
+        (_, None) => Err(Errno::IO.into()),
+    }
+}
+
+/// The network with this index, which the thread remembers from now on.
+#[cold]
+fn remember(index: usize) -> Result<Arc<Network>> {
+    let closed = CLOSED.load(Ordering::Acquire);
+    let network = network(index)?;
+    let new = Remembered { index, closed, network: Arc::clone(&network) };
+    let old = REMEMBERED.try_with(|remembered| {
+        remembered.try_borrow_mut().ok().and_then(|mut remembered| remembered.replace(new))
+    });
+    // Its last reference may end a network, whose end may call the program: without the borrow.
+    drop(old);
+    Ok(network)
 }
 
 /// The network that a program names by a handle; a negative one is the network of `pw_socket`.
