@@ -24,6 +24,10 @@ impl Failure {
         let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
         Self { errno, text: String::new() }
     }
+
+    pub(crate) fn is(&self, errno: i32) -> bool {
+        self.errno == errno
+    }
 }
 
 impl std::fmt::Display for Failure {
@@ -186,7 +190,7 @@ pub(crate) fn set_errno(errno: i32) {
     unsafe { place.write(errno) };
 }
 
-/// The text of this thread's last error, until its next call; empty before the first error.
+/// The text for `errno`. See `pagewire.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_error() -> *const c_char {
     // A call that was the kernel's leaves the number alone here.
@@ -219,12 +223,6 @@ pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<&'a str> {
     // SAFETY: not null, so a C string, says the caller.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map_err(|_| Failure::new(Errno::INVAL, "the text is not UTF-8"))
-}
-
-impl Failure {
-    pub(crate) fn is(&self, errno: i32) -> bool {
-        self.errno == errno
-    }
 }
 
 /// The names of the numbers that calls of this library return.

@@ -91,6 +91,14 @@ pub(crate) fn drop_set(fd: Fd) {
     }
 }
 
+/// In a child process that opens a network of its own: its parent's sets are none of this process's. They are not
+/// dropped, as their drop would wait for threads that the child does not have.
+pub(crate) fn forget_all() {
+    if let Ok(mut sets) = SETS.try_write() {
+        std::mem::forget(std::mem::take(&mut *sets));
+    }
+}
+
 /// `to` is a duplicate of the instance `fd`.
 pub(crate) fn share(fd: Fd, to: Fd) {
     if network::is_forked() {

@@ -10,9 +10,9 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{FILE, off_t, size_t, ssize_t};
-use pagewire_mem::{Frag, FragVec};
 use pagewire_posix::Errno;
 use pagewire_posix::raw::Raw;
+use std::os::fd::BorrowedFd;
 
 use crate::boundary::{Failure, answer};
 use crate::network::{self, Owner, owner};
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn pw_mmap(
             return Err(Failure::new(Errno::INVAL, "a socket is mapped where there is room"));
         }
         let network = network::network(index)?;
-        MAPPED.store(true, Ordering::Release);
+        note_map();
         let at = network.files.mmap_reserve(fd, len, prot, flags, offset)?;
         Ok(std::ptr::with_exposed_provenance_mut(at))
     })
@@ -218,21 +218,11 @@ pub unsafe extern "C" fn pw_sendfile(
         if at < 0 {
             return Err(if offset.is_null() { Failure::last() } else { Errno::INVAL.into() });
         }
-        let mut sent = 0;
-        let outcome = loop {
-            if sent == len {
-                break Ok(());
-            }
-            match send_part(&network, to, from, at + sent as off_t, len - sent) {
-                Ok(0) => break Ok(()),
-                Ok(n) => sent += n,
-                Err(why) => break Err(why),
-            }
-        };
-        if sent == 0 {
-            outcome?;
-        }
-        let moved = at + sent as off_t;
+        let mut moved = at as u64;
+        // SAFETY: the caller keeps the descriptor open while the call lasts.
+        let file = unsafe { BorrowedFd::borrow_raw(from) };
+        let sent = network.files.sendfile(to, file, &mut moved, len)?;
+        let moved = moved as off_t;
         // SAFETY: as above.
         unsafe {
             match offset.is_null() {
@@ -247,29 +237,6 @@ pub unsafe extern "C" fn pw_sendfile(
     }
     sent
 }
-
-/// Reads a part of a file, and sends it. The bytes are read, not mapped: a file that is cut while they wait for the
-/// peer would end the process (`SIGBUS`).
-fn send_part(
-    network: &network::Network,
-    to: c_int,
-    from: c_int,
-    at: off_t,
-    len: usize,
-) -> crate::boundary::Result<usize> {
-    let mut bytes = vec![0u8; len.min(PART)];
-    // SAFETY: the memory is as long as is said.
-    let n = unsafe { libc::pread(from, bytes.as_mut_ptr().cast(), bytes.len(), at) };
-    bytes.truncate(usize::try_from(n).map_err(|_| Failure::last())?);
-    if bytes.is_empty() {
-        return Ok(0);
-    }
-    let mut frags = FragVec::from_iter([Frag::from_bytes(bytes.into())]);
-    Ok(network.files.send_frags(to, &mut frags, 0)?)
-}
-
-/// Most bytes that are read of a file at once.
-const PART: usize = 256 << 10;
 
 /// `splice(2)`: between a network's pipe and its sockets, or the kernel's.
 ///

@@ -15,6 +15,7 @@ use pagewire::device::{FrameError, FramesEnd};
 use pagewire_posix::Errno;
 
 use crate::boundary::{Failure, Result, answer, text};
+use crate::epoll;
 use crate::network::{self, Network};
 
 /// Starts a network from its text. See `pagewire.h`.
@@ -26,6 +27,9 @@ pub unsafe extern "C" fn pw_host_open(config: *const c_char) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
         let config = unsafe { text(config) }?;
+        if network::is_forked() {
+            epoll::forget_all();
+        }
         Ok(network::open(config)? as c_int)
     })
 }

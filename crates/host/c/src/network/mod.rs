@@ -239,6 +239,8 @@ fn forget_all() {
     for slot in &NETWORKS {
         std::mem::forget(slot.write().unwrap_or_else(PoisonError::into_inner).take());
     }
+    // Threads remember a parent's network by its index, which the child's may have.
+    CLOSED.fetch_add(1, Ordering::AcqRel);
     USED.store(0, Ordering::Release);
     numbering::forget_all();
 }

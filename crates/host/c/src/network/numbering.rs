@@ -128,11 +128,12 @@ impl Numbering for Reserved {
     }
 }
 
+/// The least number of this library's own descriptors, where the process may have twice as many: programs count on the
+/// lowest free numbers. Below 1,024: the kernel reads the sets of `select` to the end of its table of descriptors, and
+/// an `fd_set` has no more.
 const LEAST_INTERNAL: u64 = 896;
 
-/// The least number of this library's own descriptors: programs count on the lowest free numbers, and find a number
-/// free that they closed. Below 1,024: the kernel reads the sets of `select` to the end of its table of descriptors,
-/// and an `fd_set` has no more.
+/// The least number of this library's own descriptors in this process.
 pub(crate) fn least_internal() -> Fd {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is this function's.

@@ -102,6 +102,15 @@ static void child(void)
         fine = fine && pw_epoll_wait(plain, got, 4, 0) == 0;
         fine = fine && pw_send(pair[0], "x", 1, 0) == -1 && errno == ENETDOWN;
         fine = fine && pw_close(pair[0]) == 0 && pw_close(epoll) == 0;
+        /* Networks of its own, by the same handles. */
+        server = pw_host_open("pair=child,addr=10.0.0.1/24");
+        client = pw_host_open("pair=child,addr=10.0.0.2/24");
+        fine = fine && server >= 0 && client >= 0;
+        connected(pair, 9005);
+        fine = fine && (epoll = pw_epoll_create1(0)) >= 0;
+        fine = fine && pw_epoll_ctl(epoll, EPOLL_CTL_ADD, pair[1], &event) == 0;
+        fine = fine && pw_send(pair[0], "x", 1, 0) == 1 && pw_epoll_wait(epoll, got, 4, 5000) == 1;
+        fine = fine && pw_close(epoll) == 0 && pw_host_close(server) == 0 && pw_host_close(client) == 0;
         _exit(fine ? 0 : 1);
     }
     OK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);

@@ -1,8 +1,8 @@
-//! Moving payload between pipes, sockets and files without a copy.
+//! Moving payload between pipes and sockets without a copy, and from files.
 
 use std::os::fd::BorrowedFd;
 
-use pagewire_mem::{FragVec, PAGE_SIZE, Region};
+use pagewire_mem::{Frag, FragVec};
 use pagewire_stack::option;
 
 use super::{Descriptors, SocketCall};
@@ -18,8 +18,8 @@ const SPLICE_F_NONBLOCK: u32 = 2;
 const SPLICE_F_MORE: u32 = 4;
 const SPLICE_ALL: u32 = 0xf;
 
-/// Bytes of a file that one call maps at most.
-const MAX_SENDFILE: usize = 1 << 30;
+/// Bytes of a file that are read at once.
+const SENDFILE_PART: usize = 256 << 10;
 
 impl<B: Backend> Descriptors<B> {
     /// A pipe: the ends to read from and to write to. `flags`: `O_NONBLOCK`, `O_CLOEXEC`.
@@ -95,11 +95,12 @@ impl<B: Backend> Descriptors<B> {
         }
     }
 
-    /// Sends up to `len` bytes of a file of the kernel's from `offset` on, by reference to its
-    /// mapping; `offset` is moved on. 0 is the end of the file.
+    /// Sends up to `len` bytes of a file of the kernel's from `offset` on; `offset` is moved on. 0 is the end of the
+    /// file. The file is read in parts, not mapped: a map of a file that is cut meanwhile would end the process
+    /// (`SIGBUS`).
     ///
     /// # Errors
-    /// `EINVAL` if the file cannot be mapped, and those of sending.
+    /// Those of reading the file at an offset, and those of sending; an error is returned only if nothing was sent.
     pub fn sendfile(
         &self,
         to: Fd,
@@ -109,21 +110,29 @@ impl<B: Backend> Descriptors<B> {
     ) -> Result<usize, Errno> {
         let target = self.file(to)?;
         let call = target.socket()?;
-        let file = std::fs::File::from(file.try_clone_to_owned().map_err(|_| Errno::MFILE)?);
-        let size = file.metadata().map_err(|_| Errno::BADF)?.len();
-        let left = usize::try_from(size.saturating_sub(*offset)).unwrap_or(usize::MAX);
-        let len = len.min(left).min(MAX_SENDFILE);
-        if len == 0 {
-            return Ok(0);
+        let mut sent = 0;
+        while sent < len.min(MAX_RW_BYTES) {
+            let mut bytes = vec![0; (len - sent).min(SENDFILE_PART)];
+            let mut part = || {
+                let n = rustix::io::pread(file, &mut bytes, *offset)?;
+                bytes.truncate(n);
+                if n == 0 {
+                    return Ok(0);
+                }
+                let mut frags =
+                    FragVec::from_iter([Frag::from_bytes(std::mem::take(&mut bytes).into())]);
+                call.send_frags(&mut frags, 0)
+            };
+            match part() {
+                Ok(0) => break,
+                Ok(n) => {
+                    sent += n;
+                    *offset += n as u64;
+                }
+                Err(_) if sent > 0 => break,
+                Err(error) => return Err(error),
+            }
         }
-        // Mappings begin at a page.
-        let skip = (*offset % PAGE_SIZE as u64) as usize;
-        let region = Region::file(&file, *offset - skip as u64, skip + len);
-        let region = region.map_err(|_| Errno::INVAL)?;
-        let frag = region.frag(skip, len).map_err(|_| Errno::INVAL)?;
-        let mut frags = FragVec::from_iter([frag]);
-        let sent = call.send_frags(&mut frags, 0)?;
-        *offset += sent as u64;
         Ok(sent)
     }
 }

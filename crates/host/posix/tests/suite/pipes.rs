@@ -1,4 +1,4 @@
-//! Pipes, and payload that moves by reference: splice and sendfile.
+//! Pipes, whose payload moves by reference to and from sockets; files that are sent.
 
 use std::io::IoSliceMut;
 use std::os::fd::AsFd;
@@ -28,7 +28,7 @@ fn payload_is_spliced_from_one_connection_to_another_without_a_copy() {
 }
 
 #[test]
-fn a_file_is_sent_from_its_mapping() {
+fn a_file_is_sent_from_the_offset_on() {
     let (left, right, [client, server, _]) = linked();
     let name = format!("pagewire-posix-sendfile-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
