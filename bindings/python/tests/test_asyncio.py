@@ -22,6 +22,15 @@ class Loops(Pair):
         self.addCleanup(sock.close)
         return sock
 
+    async def received(self, give):
+        """All that a client of a server with this handler reads."""
+        server = await self.serve(give)
+        reader, writer = await self.open()
+        data = await reader.read()
+        writer.close()
+        server.close()
+        return data
+
     async def open(self, port=80):
         sock = self.fresh()
         await asyncio.get_running_loop().sock_connect(sock, (B, port))
@@ -108,11 +117,7 @@ class Loops(Pair):
             await writer.drain()
 
         async def main():
-            server = await self.serve(give)
-            reader, writer = await self.open()
-            self.assertEqual(await reader.read(), data)
-            writer.close()
-            server.close()
+            self.assertEqual(await self.received(give), data)
 
         self.run_async(main())
 
@@ -238,11 +243,7 @@ class Loops(Pair):
             await asyncio.get_running_loop().sendfile(writer.transport, file)
 
         async def main():
-            server = await self.serve(give)
-            reader, writer = await self.open()
-            self.assertEqual(await reader.read(), data)
-            writer.close()
-            server.close()
+            self.assertEqual(await self.received(give), data)
 
         data = os.urandom(500_000)
         with tempfile.TemporaryFile() as file:

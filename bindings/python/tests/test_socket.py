@@ -193,7 +193,7 @@ class Errors(Pair):
         self.assertEqual(caught.exception.errno, errno.EADDRINUSE)
         self.assertEqual(caught.exception.strerror, os.strerror(errno.EADDRINUSE))
         with self.assertRaises(OSError) as caught:
-            two.bind(("192.0.2.1", 80))
+            two.bind(("198.51.100.1", 80))
         self.assertEqual(caught.exception.errno, errno.EADDRNOTAVAIL)
         with self.assertRaises(OSError) as caught:
             self.a.socket(socket.AF_UNIX)

@@ -21,37 +21,15 @@
  * cc -std=gnu11 -Wall -Wextra -Werror -O1 -o connect_nonblocking connect_nonblocking.c
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <netdb.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/select.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-static _Noreturn void die(const char *call)
-{
-    fprintf(stderr, "connect_nonblocking: %s: %s\n", call, strerror(errno));
-    exit(1);
-}
-
-static _Noreturn void wrong(const char *what)
-{
-    fprintf(stderr, "connect_nonblocking: %s\n", what);
-    exit(1);
-}
+#include "common.h"
 
 /* A non-blocking connect() starts the connection and does not wait for it. */
 static int start_connect(const char *addr, const char *port)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-    struct addrinfo *ai;
-    int code = getaddrinfo(addr, port, &hints, &ai);
-    if (code != 0)
-        wrong(gai_strerror(code));
+    struct addrinfo *ai = resolve(addr, port, SOCK_STREAM);
     int fd = socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
     if (fd == -1)
         die("socket");

@@ -14,18 +14,12 @@
  * cc -std=gnu11 -Wall -Wextra -Werror -O1 -pthread -o epoll_echo epoll_echo.c
  */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <unistd.h>
+
+#include "common.h"
 
 struct connection {
     int fd;
@@ -35,36 +29,6 @@ struct connection {
 
 static int epoll, counter, pipe_ends[2];
 static unsigned long accepted, closed, echoed;
-
-static _Noreturn void die(const char *call)
-{
-    fprintf(stderr, "epoll_echo: %s: %s\n", call, strerror(errno));
-    exit(1);
-}
-
-static int listen_on(const char *addr, const char *port)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-    struct addrinfo *ai;
-    int code = getaddrinfo(addr, port, &hints, &ai);
-    if (code != 0) {
-        fprintf(stderr, "epoll_echo: getaddrinfo: %s\n", gai_strerror(code));
-        exit(1);
-    }
-    int fd = socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    int one = 1;
-    if (fd == -1)
-        die("socket");
-    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == -1)
-        die("setsockopt SO_REUSEADDR");
-    if (bind(fd, ai->ai_addr, ai->ai_addrlen) == -1)
-        die("bind");
-    if (listen(fd, 128) == -1)
-        die("listen");
-    freeaddrinfo(ai);
-    return fd;
-}
 
 static void watch(int fd, uint32_t events, void *tag)
 {
@@ -144,7 +108,7 @@ int main(int argc, char **argv)
         return 1;
     }
     alarm(60);
-    int listener = listen_on(argv[1], argv[2]);
+    int listener = serve_on(argv[1], argv[2], SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC);
     if ((epoll = epoll_create1(EPOLL_CLOEXEC)) == -1)
         die("epoll_create1");
     if ((counter = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) == -1)

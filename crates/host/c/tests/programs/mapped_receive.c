@@ -13,57 +13,21 @@
  * cc -std=gnu11 -Wall -Wextra -Werror -O1 -o mapped_receive mapped_receive.c
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <unistd.h>
+
+#include "common.h"
 
 #define MAP_BYTES (2 * 1024 * 1024)
 
 static size_t received; /* bytes of the stream that the program has checked */
 
-static _Noreturn void die(const char *call)
-{
-    fprintf(stderr, "mapped_receive: %s: %s\n", call, strerror(errno));
-    exit(1);
-}
-
-static int listen_on(const char *addr, const char *port)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-    struct addrinfo *ai;
-    int code = getaddrinfo(addr, port, &hints, &ai);
-    if (code != 0) {
-        fprintf(stderr, "mapped_receive: getaddrinfo: %s\n", gai_strerror(code));
-        exit(1);
-    }
-    int fd = socket(ai->ai_family, SOCK_STREAM, 0);
-    int one = 1;
-    if (fd == -1)
-        die("socket");
-    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == -1)
-        die("setsockopt SO_REUSEADDR");
-    if (bind(fd, ai->ai_addr, ai->ai_addrlen) == -1)
-        die("bind");
-    if (listen(fd, 1) == -1)
-        die("listen");
-    freeaddrinfo(ai);
-    return fd;
-}
-
 static void check(const unsigned char *data, size_t n)
 {
     for (size_t i = 0; i < n; i++, received++) {
-        if (data[i] != ((received * 31 + received / 4096) & 255)) {
+        if (data[i] != pattern(received)) {
             fprintf(stderr, "mapped_receive: byte %zu breaks the pattern\n", received);
             exit(1);
         }
@@ -80,7 +44,7 @@ int main(int argc, char **argv)
         return 1;
     }
     alarm(60);
-    int listener = listen_on(argv[1], argv[2]);
+    int listener = serve_on(argv[1], argv[2], SOCK_STREAM);
     printf("listening\n");
     fflush(stdout);
     int fd = accept(listener, NULL, NULL);

@@ -12,16 +12,10 @@
  * cc -std=gnu11 -Wall -Wextra -Werror -O1 -o udp_server udp_server.c
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
+
+#include "common.h"
 
 #define BATCH 32
 #define LARGEST 65507 /* the largest UDP payload over IPv4 */
@@ -30,31 +24,6 @@ static char payloads[BATCH][LARGEST + 1]; /* The last byte ends the text for ssc
 static struct sockaddr_storage peers[BATCH];
 static struct iovec parts[BATCH];
 static struct mmsghdr messages[BATCH], answers[BATCH];
-
-static _Noreturn void die(const char *call)
-{
-    fprintf(stderr, "udp_server: %s: %s\n", call, strerror(errno));
-    exit(1);
-}
-
-static int bind_to(const char *addr, const char *port)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM,
-                             .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-    struct addrinfo *ai;
-    int code = getaddrinfo(addr, port, &hints, &ai);
-    if (code != 0) {
-        fprintf(stderr, "udp_server: getaddrinfo: %s\n", gai_strerror(code));
-        exit(1);
-    }
-    int fd = socket(ai->ai_family, SOCK_DGRAM, 0);
-    if (fd == -1)
-        die("socket");
-    if (bind(fd, ai->ai_addr, ai->ai_addrlen) == -1)
-        die("bind");
-    freeaddrinfo(ai);
-    return fd;
-}
 
 /* One sendmsg() makes all of the segments. */
 static void send_segments(int fd, struct msghdr *to, unsigned count, unsigned size)
@@ -94,7 +63,7 @@ int main(int argc, char **argv)
         return 1;
     }
     alarm(60);
-    int fd = bind_to(argv[1], argv[2]);
+    int fd = serve_on(argv[1], argv[2], SOCK_DGRAM);
     printf("listening\n");
     fflush(stdout);
 

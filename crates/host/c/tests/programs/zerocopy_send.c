@@ -12,19 +12,13 @@
  * cc -std=gnu11 -Wall -Wextra -Werror -O1 -o zerocopy_send zerocopy_send.c
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 #include <linux/errqueue.h>
+
+#include "common.h"
 
 #define PIECE (256 * 1024)
 
@@ -32,35 +26,6 @@ static uint32_t sends;      /* the next send's number */
 static uint32_t notified;   /* sends that a notification has covered */
 static uint32_t copied;     /* sends that a notification calls copied */
 static unsigned char *seen; /* one byte a send: 1 once it is notified */
-
-static _Noreturn void die(const char *call)
-{
-    fprintf(stderr, "zerocopy_send: %s: %s\n", call, strerror(errno));
-    exit(1);
-}
-
-static _Noreturn void wrong(const char *what)
-{
-    fprintf(stderr, "zerocopy_send: %s\n", what);
-    exit(1);
-}
-
-static int connect_to(const char *addr, const char *port)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-    struct addrinfo *ai;
-    int code = getaddrinfo(addr, port, &hints, &ai);
-    if (code != 0)
-        wrong(gai_strerror(code));
-    int fd = socket(ai->ai_family, SOCK_STREAM, 0);
-    if (fd == -1)
-        die("socket");
-    if (connect(fd, ai->ai_addr, ai->ai_addrlen) == -1)
-        die("connect");
-    freeaddrinfo(ai);
-    return fd;
-}
 
 /* A notification covers the sends ee_info..ee_data, both included. */
 static void take_notification(const struct sock_extended_err *ee)
@@ -135,9 +100,9 @@ int main(int argc, char **argv)
     if (data == MAP_FAILED)
         die("mmap");
     for (size_t i = 0; i < bytes; i++)
-        data[i] = (i * 31 + i / 4096) & 255;
+        data[i] = pattern(i);
 
-    int fd = connect_to(argv[1], argv[2]);
+    int fd = connect_to(argv[1], argv[2], SOCK_STREAM);
     int one = 1;
     if (setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) == -1)
         die("setsockopt SO_ZEROCOPY");

@@ -24,55 +24,11 @@
  * cc -std=gnu11 -Wall -Wextra -Werror -O1 -o peers peers.c
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <netdb.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
+
+#include "../common.h"
 
 static unsigned char buffer[64 * 1024];
-
-static _Noreturn void die(const char *call)
-{
-    fprintf(stderr, "peers: %s: %s\n", call, strerror(errno));
-    exit(1);
-}
-
-static _Noreturn void wrong(const char *what)
-{
-    fprintf(stderr, "peers: %s\n", what);
-    exit(1);
-}
-
-static unsigned char pattern(size_t i)
-{
-    return (i * 31 + i / 4096) & 255;
-}
-
-static int open_socket(const char *addr, const char *port, int type, int server)
-{
-    struct addrinfo hints = {.ai_socktype = type, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-    struct addrinfo *ai;
-    int one = 1, code = getaddrinfo(addr, port, &hints, &ai);
-    if (code != 0)
-        wrong(gai_strerror(code));
-    int fd = socket(ai->ai_family, type, 0);
-    if (fd == -1)
-        die("socket");
-    if (!server && connect(fd, ai->ai_addr, ai->ai_addrlen) == -1)
-        die("connect");
-    if (server && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == -1)
-        die("setsockopt SO_REUSEADDR");
-    if (server && bind(fd, ai->ai_addr, ai->ai_addrlen) == -1)
-        die("bind");
-    if (server && listen(fd, 1) == -1)
-        die("listen");
-    freeaddrinfo(ai);
-    return fd;
-}
 
 static void expect_end(int fd)
 {
@@ -125,7 +81,7 @@ static void echo(const char *addr, const char *port, size_t connections, size_t 
     if (fds == NULL)
         die("calloc");
     for (size_t k = 0; k < connections; k++)
-        fds[k] = open_socket(addr, port, SOCK_STREAM, 0);
+        fds[k] = connect_to(addr, port, SOCK_STREAM);
     for (size_t k = 0; k < connections; k++)
         exchange(fds[k], k, bytes);
     free(fds);
@@ -155,7 +111,7 @@ static void datagrams(const char *addr, const char *port, unsigned count, size_t
     if (size < sizeof count || size > sizeof buffer)
         wrong("datagrams: SIZE must be 4 or more, and at most 65507");
     unsigned window = size > 4096 ? 1 : 8;
-    int fd = open_socket(addr, port, SOCK_DGRAM, 0);
+    int fd = connect_to(addr, port, SOCK_DGRAM);
     unsigned char *seen = calloc(count, 1);
     if (seen == NULL)
         die("calloc");
@@ -187,7 +143,7 @@ static void segments(const char *addr, const char *port, unsigned count, size_t 
 {
     unsigned char seen[256] = {0};
     char text[64];
-    int fd = open_socket(addr, port, SOCK_DGRAM, 0);
+    int fd = connect_to(addr, port, SOCK_DGRAM);
     int length = snprintf(text, sizeof text, "segments %u %zu", count, size);
     if (send(fd, text, length, 0) == -1)
         die("send");
@@ -208,7 +164,7 @@ static void segments(const char *addr, const char *port, unsigned count, size_t 
 
 static void read_pattern(const char *addr, const char *port)
 {
-    int listener = open_socket(addr, port, SOCK_STREAM, 1);
+    int listener = serve_on(addr, port, SOCK_STREAM);
     printf("listening\n");
     fflush(stdout);
     int fd = accept(listener, NULL, NULL);
@@ -231,7 +187,7 @@ static void read_pattern(const char *addr, const char *port)
 
 static void send_pattern(const char *addr, const char *port, size_t bytes)
 {
-    int fd = open_socket(addr, port, SOCK_STREAM, 0);
+    int fd = connect_to(addr, port, SOCK_STREAM);
     for (size_t sent = 0; sent < bytes;) {
         size_t piece = bytes - sent < sizeof buffer ? bytes - sent : sizeof buffer;
         for (size_t i = 0; i < piece; i++)
