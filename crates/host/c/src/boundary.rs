@@ -62,14 +62,32 @@ impl From<std::io::Error> for Failure {
 
 pub(crate) type Result<T> = core::result::Result<T, Failure>;
 
-thread_local! {
+/// What every call of a thread looks at: together, because a shared library asks for the place of each variable.
+struct Quick {
     /// The number of this thread's last error. A text is made of the number only when somebody asks: `EAGAIN` is
     /// frequent.
-    static LAST: Cell<i32> = const { Cell::new(0) };
+    errno: Cell<i32>,
     /// Whether that error has a text of its own.
-    static HAS_TEXT: Cell<bool> = const { Cell::new(false) };
+    has_text: Cell<bool>,
+    /// Whether this thread is in a call.
+    inside: Cell<bool>,
+    /// Whether something waits in [`RELEASES`].
+    later: Cell<bool>,
+}
+
+thread_local! {
+    static QUICK: Quick = const {
+        Quick {
+            errno: Cell::new(0),
+            has_text: Cell::new(false),
+            inside: Cell::new(false),
+            later: Cell::new(false),
+        }
+    };
     /// The text of its own, and the text that the program was given.
     static TEXTS: RefCell<(String, CString)> = RefCell::default();
+    /// What is due at the end of the outermost call.
+    static RELEASES: RefCell<Vec<Box<dyn FnOnce()>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A result as a C function returns it.
@@ -90,12 +108,6 @@ impl Answer for *mut std::ffi::c_void {
     const FAILED: Self = libc::MAP_FAILED;
 }
 
-thread_local! {
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-    static LATER: Cell<bool> = const { Cell::new(false) };
-    static RELEASES: RefCell<Vec<Box<dyn FnOnce()>>> = const { RefCell::new(Vec::new()) };
-}
-
 /// A call of this thread's. What the program's own functions have to do with memory waits for the end of the outermost
 /// call, when no lock is held: the functions may call this library.
 pub(crate) struct Inside {
@@ -105,7 +117,7 @@ pub(crate) struct Inside {
 impl Inside {
     #[inline]
     pub(crate) fn enter() -> Self {
-        Self { outermost: !INSIDE.replace(true) }
+        Self { outermost: !QUICK.with(|quick| quick.inside.replace(true)) }
     }
 }
 
@@ -113,8 +125,11 @@ impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
         if self.outermost {
-            INSIDE.set(false);
-            if LATER.get() {
+            let is_due = QUICK.with(|quick| {
+                quick.inside.set(false);
+                quick.later.get()
+            });
+            if is_due {
                 run_releases();
             }
         }
@@ -124,7 +139,7 @@ impl Drop for Inside {
 #[cold]
 fn run_releases() {
     let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or_default();
-    while LATER.replace(false) {
+    while QUICK.with(|quick| quick.later.replace(false)) {
         let due = RELEASES.try_with(|releases| std::mem::take(&mut *releases.borrow_mut()));
         due.unwrap_or_default().into_iter().for_each(|release| release());
     }
@@ -133,7 +148,7 @@ fn run_releases() {
 
 /// Runs `release` now, or at the end of the call that this thread is in.
 pub(crate) fn when_outside(release: impl FnOnce() + 'static) {
-    if !INSIDE.get() {
+    if !QUICK.with(|quick| quick.inside.get()) {
         return release();
     }
     let mut release = Some(Box::new(release) as Box<dyn FnOnce()>);
@@ -141,7 +156,7 @@ pub(crate) fn when_outside(release: impl FnOnce() + 'static) {
     match release {
         // A thread that ends: nothing will run it later.
         Some(release) => release(),
-        None => LATER.set(kept.is_ok()),
+        None => QUICK.with(|quick| quick.later.set(kept.is_ok())),
     }
 }
 
@@ -164,21 +179,28 @@ pub(crate) fn panicked() -> Failure {
 /// The result of a call that failed, whose number says all.
 #[inline]
 pub(crate) fn fail_with<T: Answer>(errno: Errno) -> T {
-    LAST.set(errno.raw_os_error());
-    HAS_TEXT.set(false);
-    set_errno(errno.raw_os_error());
+    note(errno.raw_os_error(), false);
     T::FAILED
+}
+
+/// Leaves the number of an error.
+#[inline]
+fn note(errno: i32, has_text: bool) {
+    QUICK.with(|quick| {
+        quick.errno.set(errno);
+        quick.has_text.set(has_text);
+    });
+    set_errno(errno);
 }
 
 #[cold]
 fn fail<T: Answer>(failure: Failure) -> T {
-    LAST.set(failure.errno);
-    HAS_TEXT.set(!failure.text.is_empty());
-    if !failure.text.is_empty() {
+    let has_text = !failure.text.is_empty();
+    if has_text {
         // A thread that ends has no texts any more.
         let _ = TEXTS.try_with(|texts| texts.borrow_mut().0 = failure.text);
     }
-    set_errno(failure.errno);
+    note(failure.errno, has_text);
     T::FAILED
 }
 
@@ -200,7 +222,7 @@ pub extern "C" fn pw_error() -> *const c_char {
     }
     let text = TEXTS.try_with(|texts| {
         let (own, given) = &mut *texts.borrow_mut();
-        let text = match HAS_TEXT.get() && LAST.get() == errno {
+        let text = match QUICK.with(|quick| quick.has_text.get() && quick.errno.get() == errno) {
             true => own.clone(),
             false => std::io::Error::from_raw_os_error(errno).to_string(),
         };
