@@ -41,7 +41,7 @@ test-sources:
 # The C library: lib/libpagewire.so and .a, include/, lib/pkgconfig/pagewire.pc.
 PREFIX ?= /usr/local
 install:
-	scripts/c-library $(DESTDIR)$(PREFIX) release $(PREFIX)
+	scripts/c-library $(DESTDIR)$(PREFIX) library $(PREFIX)
 
 bench:
 	cargo build --release --package pagewire-cli
